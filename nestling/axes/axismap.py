@@ -1,0 +1,190 @@
+"""`AxisMap`: which dims of which tensors belong together, what may be cut, and why the rest may not."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as _with
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+
+from nestling.axes.dims import NAME, Dims, factors, leaves, parse
+from nestling.errors import AxisError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named axis of `size` units; `frozen` says why it cannot be cut and is empty where it can."""
+
+    name: str
+    size: int
+    frozen: str = ""
+
+
+@dataclass(frozen=True)
+class AxisMap:
+    """The axes of one model, as `trace` finds them.
+
+    Attributes
+    ----------
+    table
+        Every named axis, free or frozen, in the order in which the model meets them.
+    dims
+        For every tensor of the model's state, tied ones under each of their names, its dims over those axes.
+    blocks
+        For every block that can be dropped, the state names that go with it.
+    tied
+        For every state name that is another name of a tensor already listed, that first name.
+    """
+
+    table: Mapping[str, Axis]
+    dims: Mapping[str, Dims]
+    blocks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def axes(self) -> dict[str, int]:
+        """The axes that can be cut: name → size."""
+        return {axis.name: axis.size for axis in self.table.values() if not axis.frozen}
+
+    @cached_property
+    def frozen(self) -> dict[str, str]:
+        """The named axes that cannot be cut: name → why."""
+        return {axis.name: axis.frozen for axis in self.table.values() if axis.frozen}
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """Free axes that stand outside another free axis in a product, such as heads in (heads dim).
+
+        A width cut goes inside each of them, so that a smaller model keeps every head and thins them all.
+        """
+        found: set[str] = set()
+        for dims in self.dims.values():
+            for dim in dims:
+                seen: list[str] = []
+                for part in factors(dim):
+                    names = [leaf.name for leaf in leaves(part) if leaf.name in self.axes]
+                    if names:
+                        found.update(name for name in seen if name not in names)
+                        seen += names
+        return frozenset(found)
+
+    def uses(self, axis: str) -> list[str]:
+        """Return the tensors in which `axis` appears.
+
+        >>> import torch, nestling
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> nestling.trace(net, torch.zeros(1, 4)).uses("model.0")
+        ['0.weight', '0.bias', '2.weight']
+        """
+        self.known([axis])
+        return [name for name, dims in self.dims.items() if any(leaf.name == axis for d in dims for leaf in leaves(d))]
+
+    def known(self, names: Iterable[str], error: type[Exception] = AxisError) -> None:
+        """Raise `error` in one sentence if any of `names` is not an axis of this map."""
+        for name in names:
+            if name not in self.table:
+                raise error(f"there is no axis {name!r}{nearest(name, self.table)}")
+
+    def freeze(self, *patterns: str, why: str = "frozen by hand") -> AxisMap:
+        """Return this map with every axis whose name matches one of `patterns` (as in the shell) frozen.
+
+        >>> import torch, nestling
+        >>> axes = nestling.trace(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), torch.zeros(1, 4))
+        >>> axes.freeze("model.0", why="the sensor reads it").frozen["model.0"]
+        'the sensor reads it'
+        """
+        table = dict(self.table)
+        for pattern in patterns:
+            hit = fnmatch.filter(table, pattern)
+            if not hit:
+                raise AxisError(f"no axis matches {pattern!r}{nearest(pattern, table)}")
+            for name in hit:
+                if not table[name].frozen:
+                    table[name] = _with(table[name], frozen=why)
+        return _with(self, table=table)
+
+    def declare(self, patterns: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> AxisMap:
+        """Return this map with the dims of some tensors written by hand.
+
+        `patterns` maps a tensor name, or a shell pattern of names, to its dims, in the grammar of
+        `nestling.axes.dims`. A name that the map does not know yet becomes a new axis; one such name per dim
+        gets its size from the tensor, further ones from `sizes`. Names are the same axis wherever they are
+        used in one call, unless they contain ``*``, which stands for what the ``*`` of the tensor pattern
+        matched. Prove the result with `nestling.check`.
+
+        >>> import torch, nestling
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
+        >>> axes = nestling.trace(net, torch.zeros(1, 4))
+        >>> pairs = {"0.weight": "(2 half) 4", "0.bias": "(2 half)", "1.weight": "2 (2 half)"}
+        >>> axes.declare(pairs).axes
+        {'half': 3}
+        """
+        from nestling.axes.declare import declare  # noqa: PLC0415 - declare builds on this class
+
+        return declare(self, patterns, sizes or {})
+
+    def pruned(self) -> AxisMap:
+        """Return this map without the named axes that no tensor uses any more."""
+        used = {leaf.name for dims in self.dims.values() for dim in dims for leaf in leaves(dim)}
+        return _with(self, table={name: axis for name, axis in self.table.items() if name in used})
+
+    def to_json(self) -> str:
+        """Return this map as JSON text.
+
+        >>> import torch, nestling
+        >>> axes = nestling.trace(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), torch.zeros(1, 4))
+        >>> nestling.AxisMap.from_json(axes.to_json()) == axes
+        True
+        """
+        return msgspec.json.encode(
+            _AxisMapJson(
+                axes=[_AxisJson(axis.name, axis.size, axis.frozen) for axis in self.table.values()],
+                dims={name: str(dims) for name, dims in self.dims.items()},
+                blocks={name: list(names) for name, names in self.blocks.items()},
+                tied=dict(self.tied),
+            )
+        ).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> AxisMap:
+        """Read a map from JSON text, which may come from anywhere: it is validated, never executed."""
+        try:
+            data = msgspec.json.decode(text, type=_AxisMapJson)
+        except msgspec.DecodeError as problem:
+            raise AxisError(f"this is not the JSON of an axis map: {problem}") from None
+        table = {a.name: Axis(a.name, a.size, a.frozen) for a in data.axes}
+        if len(table) != len(data.axes):
+            raise AxisError("the axis map names an axis twice")
+        for name in table:
+            if not NAME.match(name):
+                raise AxisError(f"the axis map holds the name {name!r}, which is not a valid axis name")
+        sizes = {axis.name: axis.size for axis in table.values()}
+        dims = {name: parse(written, sizes) for name, written in data.dims.items()}
+        known = set(dims)
+        for names in [*data.blocks.values(), list(data.tied), list(data.tied.values())]:
+            for name in names:
+                if name not in known:
+                    raise AxisError(f"the axis map refers to the tensor {name!r}, whose dims it does not give")
+        blocks = {name: tuple(names) for name, names in data.blocks.items()}
+        return cls(table, dims, blocks, data.tied)
+
+    def __str__(self) -> str:
+        free, held = len(self.axes), len(self.frozen)
+        return f"{free} axes to cut, {held} frozen, {len(self.blocks)} blocks, {len(self.dims)} tensors"
+
+
+class _AxisJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    frozen: str = ""
+
+
+class _AxisMapJson(msgspec.Struct, forbid_unknown_fields=True):
+    axes: list[_AxisJson]
+    dims: dict[str, str]
+    blocks: dict[str, list[str]]
+    tied: dict[str, str]

@@ -1,0 +1,87 @@
+"""Blocks that can be dropped: what is left of the model without them still runs on the same stream.
+
+A module with a method ``dropped()`` is a block: the method returns what stands in for it when it is dropped (of a
+residual block, its shortcut). A model without any such module gets its blocks by a look at the run: children of a
+`ModuleList` or `Sequential` that hold a matrix, take a tensor and return one with the very same dims, at least two
+of a class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from nestling.axes.unify import Node, find
+
+
+class PassThrough(nn.Module):
+    """Stands in for a dropped block: returns what it is given."""
+
+    def forward(self, x: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
+        """Return `x`, whatever else the block would have been told."""
+        return x
+
+
+def stand_in(block: nn.Module) -> nn.Module:
+    """Return the module that takes the place of `block` when it is dropped."""
+    dropped: Callable[[], nn.Module] | None = getattr(block, "dropped", None)
+    return dropped() if dropped is not None else PassThrough()
+
+
+class BlockFinder:
+    """Watches a traced run and tells which modules are blocks."""
+
+    def __init__(self, model: nn.Module, tracer: Any) -> None:
+        self._model = model
+        self._tracer = tracer
+        self._handles: list[RemovableHandle] = []
+        self._seen: dict[str, tuple[list[Node], list[Node]]] = {}
+        self._paths = [path for path, module in model.named_modules() if hasattr(module, "dropped") and path]
+        self._guess = not self._paths
+
+    def __enter__(self) -> None:
+        if not self._guess:
+            return
+        for path, parent in self._model.named_modules():
+            if isinstance(parent, nn.ModuleList | nn.Sequential):
+                for name, child in parent.named_children():
+                    label = f"{path}.{name}" if path else name
+                    self._handles.append(child.register_forward_hook(self._watch(label)))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, label: str) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def look(_module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            if args and isinstance(args[0], Tensor) and isinstance(out, Tensor):
+                self._seen[label] = (self._tracer.get(args[0]), self._tracer.get(out))
+
+        return look
+
+    def blocks(self) -> dict[str, tuple[str, ...]]:
+        """Return the blocks, each with the names of the state that goes when it is dropped."""
+        modules = dict(self._model.named_modules())
+        paths = self._paths
+        if self._guess:
+            same = [
+                path
+                for path, (before, after) in self._seen.items()
+                if [find(a) for a in before] == [find(a) for a in after]
+                and any(weight.dim() > 1 for weight in modules[path].parameters())
+            ]
+            classes = Counter((path.rpartition(".")[0], type(modules[path])) for path in same)
+            paths = [path for path in same if classes[path.rpartition(".")[0], type(modules[path])] > 1]
+            paths = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+        found = {}
+        for path in paths:
+            stays = set(stand_in(modules[path]).state_dict())
+            found[path] = tuple(f"{path}.{name}" for name in modules[path].state_dict() if name not in stays)
+        return found

@@ -1,0 +1,127 @@
+"""`AxisMap.declare`: dims written by hand, on top of what `trace` found.
+
+What is declared is unified with what is known, so that a split or a new name reaches every tensor that shares the
+axis. Where the map had frozen an axis and the declaration gives it a name, it can be cut from then on: whoever
+declares knows more than the trace did, and `nestling.check` proves it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import replace as _with
+
+from nestling.axes.axismap import Axis, AxisMap
+from nestling.axes.dims import NAME, Dim, Dims, Fixed, Leaf, Product, leaves, names_in, parse
+from nestling.axes.naming import to_dim
+from nestling.axes.unify import Clash, Node, concat, freeze, product, unify
+from nestling.axes.unify import leaves as node_leaves
+from nestling.errors import AxisError, nearest
+
+
+def declare(axes: AxisMap, patterns: Mapping[str, str], sizes: Mapping[str, int]) -> AxisMap:
+    """Return `axes` with the dims of some tensors declared; see `AxisMap.declare`."""
+    nodes = {name: Node(axis.size, axis.frozen) for name, axis in axes.table.items()}
+    known = {name: [_node(dim, nodes) for dim in dims] for name, dims in axes.dims.items()}
+    declared: dict[str, Node] = {}
+    for pattern, text in patterns.items():
+        hits = fnmatch.filter(axes.dims, pattern)
+        if not hits:
+            raise AxisError(f"no tensor matches {pattern!r}{nearest(pattern, axes.dims)}")
+        for name in hits:
+            written = _filled(text, pattern, name)
+            for place, dim in enumerate(_read(written, axes.dims[name], name, {**_sizes(declared), **sizes})):
+                try:
+                    _thaw(known[name][place], dim)
+                    unify(_node(dim, declared), known[name][place])
+                except Clash as clash:
+                    raise AxisError(f"{written!r} does not fit the tensor {name!r}: {clash}") from None
+    return _rebuilt(axes, known, declared, nodes)
+
+
+def _filled(text: str, pattern: str, name: str) -> str:
+    """Put what the ``*`` of the tensor pattern matched where the dims say ``*``."""
+    if "*" not in text:
+        return text
+    match = re.match(re.escape(pattern).replace(r"\*", "(.*)", 1).replace(r"\*", ".*") + r"\Z", name)
+    if match is None or not match.groups():
+        raise AxisError(f"the dims {text!r} use '*', but the tensor pattern {pattern!r} has none")
+    return text.replace("*", match.group(1))
+
+
+def _sizes(declared: Mapping[str, Node]) -> dict[str, int]:
+    return {name: node.size for name, node in declared.items()}
+
+
+def _read(text: str, dims: Dims, name: str, sizes: dict[str, int]) -> Dims:
+    """Parse `text` for a tensor of known dims, working out the sizes of names that are new."""
+    unknown = [word for word in names_in(text) if word not in sizes]
+    trial = parse(text, {**sizes, **dict.fromkeys(unknown, 1)})
+    if len(trial) != len(dims):
+        raise AxisError(f"{text!r} gives {len(trial)} dims to the tensor {name!r}, which has {len(dims)}: {dims.shape}")
+    for dim, real in zip(trial, dims, strict=True):
+        new = {leaf.name for leaf in leaves(dim) if leaf.name not in sizes}
+        if len(new) > 1:
+            raise AxisError(f"{text!r} has the new names {sorted(new)} in one dim: give all but one in sizes={{…}}")
+        for word in new:
+            sizes[word] = _solve(dim, word, real.size, text, name)
+    result = parse(text, sizes)
+    if result.shape != dims.shape:
+        raise AxisError(f"{text!r} has shape {result.shape}, but the tensor {name!r} has {dims.shape}")
+    return result
+
+
+def _solve(dim: Dim, word: str, size: int, text: str, name: str) -> int:
+    """The size that `word` must have for `dim` to have `size` units: dims are linear in it, or a plain product."""
+    for guess in range(1, size + 1):
+        if _sized(dim, word, guess) == size:
+            return guess
+    raise AxisError(f"no size of {word!r} makes {text!r} fit the tensor {name!r}")
+
+
+def _sized(dim: Dim, word: str, guess: int) -> int:
+    if isinstance(dim, Fixed):
+        return dim.size
+    if isinstance(dim, Leaf):
+        return guess if dim.name == word else dim.size
+    sizes = [_sized(part, word, guess) for part in dim.parts]
+    total = 1 if isinstance(dim, Product) else 0
+    for part in sizes:
+        total = total * part if isinstance(dim, Product) else total + part
+    return total
+
+
+def _node(dim: Dim, nodes: dict[str, Node]) -> Node:
+    if isinstance(dim, Fixed):
+        return Node(dim.size, "kernel")
+    if isinstance(dim, Leaf):
+        return nodes.setdefault(dim.name, Node(dim.size))
+    parts = [_node(part, nodes) for part in dim.parts]
+    return product(parts) if isinstance(dim, Product) else concat(parts)
+
+
+def _thaw(node: Node, dim: Dim) -> None:
+    """A frozen axis that is given a name can be cut; one that is given a number is frozen."""
+    if any(True for _ in leaves(dim)):
+        for leaf in node_leaves(node):
+            if leaf.size > 1:
+                leaf.frozen = ""
+    else:
+        freeze(node, "declared as a number")
+
+
+def _rebuilt(
+    axes: AxisMap, known: Mapping[str, list[Node]], declared: Mapping[str, Node], nodes: Mapping[str, Node]
+) -> AxisMap:
+    names: dict[Node, str] = {}
+    for source in (declared, nodes):
+        for name, node in source.items():
+            if not NAME.match(name):
+                raise AxisError(f"{name!r} is not a valid axis name")
+            parts = list(dict.fromkeys(node_leaves(node)))
+            for place, leaf in enumerate(parts):
+                names.setdefault(leaf, name if len(parts) == 1 else f"{name}.{place}")
+    table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
+    dims = {name: Dims(to_dim(node, names) for node in found) for name, found in known.items()}
+    return _with(axes, table=table, dims=dims).pruned()

@@ -1,0 +1,270 @@
+"""What each tensor operation does to dims: one small rule per family of operations.
+
+A rule takes the tracer, the operation's result and its arguments by name, reads the dims of the tensors that went
+in, unifies what must be cut together and sets the dims of what came out. An operation without a rule is handled by
+the tracer: it freezes everything it touches. A rule that meets a case it cannot follow raises `Clash`, with the
+same effect. The shape-changing operations have their rules in `rules_shape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nestling.axes.shapes import tensors_in
+from nestling.axes.unify import Clash, Node, factor, freeze, product, unify
+
+Args = dict[str, Any]
+
+
+class Dimmed(Protocol):
+    """The tracer, as far as rules need it."""
+
+    def get(self, tensor: Tensor) -> list[Node]:
+        """Return the dims of `tensor`."""
+
+    def set(self, tensor: Tensor, dims: Sequence[Node]) -> None:
+        """Say what the dims of `tensor` are."""
+
+    def made(self, node: Node, by: Tensor) -> None:
+        """Note that the parameter `by` (or a view of it) gives a result its dim `node`; names come from this."""
+
+
+Rule = Callable[[Dimmed, Any, Args], None]
+RULES: dict[str, Rule] = {}
+
+
+def rule(names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for the operations in `names`, separated by spaces."""
+
+    def register(function: Rule) -> Rule:
+        for name in names.split():
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def meet(a: Node, b: Node) -> Node:
+    """Unify two dims that broadcast against each other."""
+    if a.size == 1 or b.size == 1:
+        return b if a.size == 1 else a
+    return unify(a, b)
+
+
+def constant(size: int, why: str = "constant") -> Node:
+    """Return a dim that cannot be cut."""
+    return Node(size, why)
+
+
+@rule(
+    "native_dropout clone _to_copy detach alias lift_fresh lift copy_ fill_ zero_ masked_fill masked_fill_ where"
+    " bernoulli bernoulli_ uniform_ normal_ zeros_like ones_like full_like empty_like rand_like randn_like"
+    " _softmax _log_softmax _safe_softmax contiguous rrelu_with_noise _prelu_kernel native_dropout_backward"
+)
+def pointwise(t: Dimmed, out: Any, args: Args) -> None:
+    """Every element from the elements at the same place: dims that broadcast together are one."""
+    results = tensors_in(out)
+    dims = [Node(size) if size == 1 else None for size in results[0].shape]
+    for tensor in tensors_in(args):
+        offset = len(dims) - tensor.dim()
+        for place, node in enumerate(t.get(tensor), start=offset):
+            if node.size != 1:
+                old = dims[place]
+                dims[place] = node if old is None else meet(old, node)
+    for result in results:
+        if result.shape == results[0].shape:
+            t.set(result, [node or constant(size) for node, size in zip(dims, result.shape, strict=True)])
+
+
+@rule("zeros ones full empty rand randn new_zeros new_ones new_full new_empty eye_like scalar_tensor empty_strided")
+def filled(t: Dimmed, out: Any, _args: Args) -> None:
+    """One value (or noise) everywhere: such a tensor fits any axis, as the start state of a recurrent layer does.
+
+    Its size is written in the model's code, so a smaller model may fail to run; it cannot run and be wrong.
+    """
+    t.set(out, [Node(size) for size in out.shape])
+
+
+@rule("mean sum amax amin prod any all var std var_mean std_mean logsumexp linalg_vector_norm norm aminmax")
+def reduction(t: Dimmed, out: Any, args: Args) -> None:
+    """Dims reduced away, whatever their order: nothing to couple."""
+    x = args.get("self", args.get("input"))
+    if x is None:
+        raise Clash("a reduction of an unknown form")
+    dim = args.get("dim")
+    places = range(x.dim()) if dim is None or dim == [] else [dim] if isinstance(dim, int) else dim
+    gone = {place % x.dim() for place in places} if x.dim() else set()
+    nodes = t.get(x)
+    for result in tensors_in(out):
+        if result.dim() == x.dim():
+            t.set(result, [Node(1) if k in gone else node for k, node in enumerate(nodes)])
+        else:
+            t.set(result, [node for k, node in enumerate(nodes) if k not in gone])
+
+
+@rule("cumsum cumprod logcumsumexp")
+def running(t: Dimmed, out: Any, args: Args) -> None:
+    """A running sum depends on the order along its dim, so that dim stays whole."""
+    nodes = t.get(args["self"])
+    freeze(nodes[args["dim"]], "order matters (running sum)")
+    t.set(out, nodes)
+
+
+@rule("mm bmm matmul")
+def matmul(t: Dimmed, out: Any, args: Args) -> None:
+    """Rows of the first, columns of the second; what is summed over is one dim."""
+    x, y = args["self"], args["mat2"] if "mat2" in args else args["other"]
+    a, b = t.get(x), t.get(y)
+    unify(a[-1], b[-2])
+    batch = [meet(p, q) for p, q in zip(a[:-2], b[:-2], strict=True)]
+    t.made(b[-1], y)
+    t.set(out, [*batch, a[-2], b[-1]])
+
+
+@rule("addmm baddbmm addbmm")
+def added_matmul(t: Dimmed, out: Any, args: Args) -> None:
+    """A matrix product with a bias that broadcasts onto it."""
+    names = ("mat1", "mat2") if "mat1" in args else ("batch1", "batch2")
+    matmul(t, out, {"self": args[names[0]], "mat2": args[names[1]]})
+    pointwise(t, out, {"bias": args["self"], "product": out})
+
+
+@rule("mv")
+def matrix_vector(t: Dimmed, out: Any, args: Args) -> None:
+    """A matrix times a vector."""
+    a, b = t.get(args["self"]), t.get(args["vec"])
+    unify(a[1], b[0])
+    t.set(out, [a[0]])
+
+
+@rule("dot vdot")
+def dot(t: Dimmed, out: Any, args: Args) -> None:
+    """Two vectors summed over their one dim."""
+    unify(t.get(args["self"])[0], t.get(args["tensor"] if "tensor" in args else args["other"])[0])
+    t.set(out, [])
+
+
+@rule("linear")
+def linear(t: Dimmed, out: Any, args: Args) -> None:
+    """An affine layer where a backend does not take it apart."""
+    a, w = t.get(args["input"]), t.get(args["weight"])
+    unify(a[-1], w[1])
+    if args.get("bias") is not None:
+        unify(w[0], t.get(args["bias"])[0])
+    t.made(w[0], args["weight"])
+    t.set(out, [*a[:-1], w[0]])
+
+
+@rule("embedding")
+def embedding(t: Dimmed, out: Any, args: Args) -> None:
+    """Rows picked by number: the vocabulary stays whole, the columns are an axis."""
+    rows, columns = t.get(args["weight"])
+    freeze(rows, "vocabulary: rows are looked up by number")
+    t.made(columns, args["weight"])
+    t.set(out, [*t.get(args["indices"]), columns])
+
+
+@rule("convolution _convolution")
+def convolution(t: Dimmed, out: Any, args: Args) -> None:
+    """Channels in and out; with groups, both are (groups, channels of a group)."""
+    x, weight, bias, groups = args["input"], args["weight"], args["bias"], args["groups"]
+    a, w = t.get(x), t.get(weight)
+    for node in [*a[2:], *w[2:]]:
+        freeze(node, "kernel" if node in w else "spatial")
+    channels = a[1]
+    if args["transposed"]:  # weight: (in, out / groups, kernel)
+        unify(channels, w[0])
+        made = w[1] if groups == 1 else product([_grouped(channels, groups)[0], w[1]])
+    elif groups == 1:  # weight: (out, in, kernel)
+        unify(channels, w[1])
+        made = w[0]
+    else:  # weight: (out, in / groups, kernel)
+        outer, inner = _grouped(channels, groups)
+        unify(inner, w[1])
+        made = w[0]
+        unify(_grouped(made, groups)[0], outer)
+    if bias is not None:
+        made = unify(made, t.get(bias)[0])
+    t.made(made, weight)
+    t.set(out, [a[0], made, *(constant(size, "spatial") for size in out.shape[2:])])
+
+
+def _grouped(node: Node, groups: int) -> tuple[Node, Node]:
+    return factor(node, groups, ("groups", "group_width"))
+
+
+@rule(
+    "native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm"
+    " _native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update miopen_batch_norm"
+)
+def batch_norm(t: Dimmed, out: Any, args: Args) -> None:
+    """One scale, shift, mean and variance per channel."""
+    x = args["input"]
+    nodes = list(t.get(x))
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if args.get(name) is not None:
+            nodes[1] = unify(nodes[1], t.get(args[name])[0])
+    for result in tensors_in(out):
+        if result.shape == x.shape:
+            t.set(result, nodes)
+
+
+@rule("native_layer_norm layer_norm rms_norm _fused_rms_norm")
+def layer_norm(t: Dimmed, out: Any, args: Args) -> None:
+    """Statistics over the last dims, whose order does not matter."""
+    nodes = list(t.get(args["input"]))
+    for name in ("weight", "bias"):
+        if args.get(name) is not None:
+            affine = t.get(args[name])
+            start = len(nodes) - len(affine)
+            nodes[start:] = [unify(a, b) for a, b in zip(nodes[start:], affine, strict=True)]
+    t.set(tensors_in(out)[0], nodes)
+
+
+@rule("native_group_norm")
+def group_norm(t: Dimmed, out: Any, args: Args) -> None:
+    """Statistics within each group of channels: channels are (groups, channels of a group)."""
+    x, groups = args["input"], args["group"]
+    nodes = list(t.get(x))
+    for name in ("weight", "bias"):
+        if args.get(name) is not None:
+            nodes[1] = unify(nodes[1], t.get(args[name])[0])
+    if groups not in (1, x.shape[1]):
+        _grouped(nodes[1], groups)
+    t.set(tensors_in(out)[0], nodes)
+
+
+@rule(
+    "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"
+    " _scaled_dot_product_efficient_attention _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention"
+    " _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps"
+)
+def attention(t: Dimmed, out: Any, args: Args) -> None:
+    """Queries and keys share their width, values give the result's; batch and heads go through."""
+    q, k, v = (t.get(args[name]) for name in ("query", "key", "value"))
+    unify(q[-1], k[-1])
+    unify(k[-2], v[-2])
+    front = []
+    for x, y, z in zip(q[:-2], k[:-2], v[:-2], strict=True):
+        unify(y, z)
+        if x.size == y.size:
+            front.append(meet(x, y))
+        else:  # grouped queries: several heads of queries to each head of keys
+            heads, queries = factor(x, y.size, ("heads", "queries"))
+            unify(heads, y)
+            freeze(queries, "the number of queries to a key is written in the code")
+            front.append(x)
+    mask = args.get("attn_mask", args.get("attn_bias"))
+    if mask is not None:
+        for node, other in zip([*front, q[-2], k[-2]][::-1], t.get(mask)[::-1], strict=False):
+            meet(node, other)
+    t.set(tensors_in(out)[0], [*front, q[-2], v[-1]])
+
+
+def is_pointwise(op: torch._ops.OpOverload) -> bool:
+    """Whether PyTorch itself says that this operation works element by element."""
+    return torch.Tag.pointwise in op.tags

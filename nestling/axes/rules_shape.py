@@ -1,0 +1,256 @@
+"""Rules for operations that move, join, split or pick dims without computing with them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from nestling.axes.rules import Args, Dimmed, constant, meet, rule
+from nestling.axes.shapes import tensors_in
+from nestling.axes.unify import Clash, Node, concat, factor, freeze, is_frozen, product, segment
+
+# Operations that only look at a tensor in another way: a dim that goes through these alone was never used.
+LOOKS = frozenset(
+    [
+        "t",
+        "transpose",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "alias",
+        "detach",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "chunk",
+        "unsafe_chunk",
+        "unbind",
+        "narrow",
+        "as_strided",
+    ]
+)
+
+
+@rule("t transpose permute")
+def permute(t: Dimmed, out: Any, args: Args) -> None:
+    """Dims change places."""
+    nodes = list(t.get(args["self"]))
+    if "dims" in args:
+        nodes = [nodes[k] for k in args["dims"]]
+    elif "dim0" in args:
+        i, j = args["dim0"], args["dim1"]
+        nodes[i], nodes[j] = nodes[j], nodes[i]
+    else:
+        nodes = nodes[::-1]
+    t.set(out, nodes)
+
+
+@rule("unsqueeze")
+def unsqueeze(t: Dimmed, out: Any, args: Args) -> None:
+    """A dim of one appears."""
+    nodes = list(t.get(args["self"]))
+    nodes.insert(args["dim"] % out.dim(), Node(1))
+    t.set(out, nodes)
+
+
+@rule("squeeze")
+def squeeze(t: Dimmed, out: Any, args: Args) -> None:
+    """Dims of one disappear."""
+    x = args["self"]
+    dim = args.get("dim")
+    places = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {k % x.dim() for k in places}
+    t.set(out, [node for k, node in enumerate(t.get(x)) if not (k in gone and x.shape[k] == 1)])
+
+
+@rule("expand")
+def expand(t: Dimmed, out: Any, args: Args) -> None:
+    """A dim of one repeated: the number of times is written in the code, so it is a constant."""
+    nodes = t.get(args["self"])
+    offset = out.dim() - len(nodes)
+    t.set(
+        out,
+        [
+            nodes[k - offset] if k >= offset and nodes[k - offset].size == size else constant(size, "repeated")
+            for k, size in enumerate(out.shape)
+        ],
+    )
+
+
+@rule("repeat tile")
+def repeat(t: Dimmed, out: Any, args: Args) -> None:
+    """Copies one after the other: the number of copies is the outer factor."""
+    nodes = t.get(args["self"])
+    times = args["repeats"] if "repeats" in args else args["dims"]
+    nodes = [Node(1)] * (len(times) - len(nodes)) + list(nodes)
+    t.set(out, [product([constant(n, "repeated"), node]) for n, node in zip(times, nodes, strict=True)])
+
+
+@rule("view _unsafe_view reshape _reshape_alias")
+def view(t: Dimmed, out: Any, args: Args) -> None:
+    """Dims joined and split in row-major order."""
+    t.set(out, reshape(t.get(args["self"]), out.shape))
+
+
+def reshape(nodes: Sequence[Node], sizes: Sequence[int]) -> list[Node]:
+    """Return `nodes` seen in the shape `sizes`: factors joined into products, products taken apart."""
+    if 0 in sizes:
+        raise Clash("a view of an empty tensor")
+    left = deque(node for node in nodes if node.size != 1)
+    result = []
+    for size in sizes:
+        group: list[Node] = []
+        need = size
+        while need > 1:
+            node = left.popleft()
+            if node.size > need:
+                node, rest = factor(node, need, ("heads", "head_dim"))
+                left.appendleft(rest)
+            if need % node.size:
+                raise Clash(f"a view that joins {node.size} into {size}")
+            group.append(node)
+            need //= node.size
+        result.append(product(group))
+    return result
+
+
+@rule("cat")
+def cat(t: Dimmed, out: Any, args: Args) -> None:
+    """Segments one after the other; the other dims are shared."""
+    parts = [x for x in args["tensors"] if x.dim() == out.dim()]
+    dim = args.get("dim", 0) % out.dim()
+    dims = [list(t.get(x)) for x in parts]
+    nodes = dims[0]
+    for other in dims[1:]:
+        nodes = [a if k == dim else meet(a, b) for k, (a, b) in enumerate(zip(nodes, other, strict=True))]
+    nodes[dim] = concat([other[dim] for other in dims])
+    t.set(out, nodes)
+
+
+@rule("stack")
+def stack(t: Dimmed, out: Any, args: Args) -> None:
+    """A new dim that counts the tensors."""
+    dims = [t.get(x) for x in args["tensors"]]
+    nodes = list(dims[0])
+    for other in dims[1:]:
+        nodes = [meet(a, b) for a, b in zip(nodes, other, strict=True)]
+    nodes.insert(args.get("dim", 0) % out.dim(), constant(len(dims), "stacked"))
+    t.set(out, nodes)
+
+
+@rule("split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk split_copy")
+def split(t: Dimmed, out: Any, args: Args) -> None:
+    """One dim in consecutive segments."""
+    nodes = list(t.get(args["self"]))
+    dim = args.get("dim", 0) % len(nodes)
+    for piece, node in zip(out, segment(nodes[dim], [piece.shape[dim] for piece in out]), strict=True):
+        t.set(piece, [*nodes[:dim], node, *nodes[dim + 1 :]])
+
+
+@rule("slice")
+def slice_(t: Dimmed, out: Any, args: Args) -> None:
+    """One segment of a dim."""
+    x = args["self"]
+    nodes = list(t.get(x))
+    dim = args.get("dim", 0) % x.dim()
+    size, kept = x.shape[dim], out.shape[dim]
+    if kept != size:
+        start = args.get("start") or 0
+        start = min(max(start + size if start < 0 else start, 0), size)
+        if args.get("step", 1) != 1 or kept == 0:
+            freeze(nodes[dim], "sliced with a step")
+            nodes[dim] = constant(kept, "sliced with a step")
+        else:
+            sizes = [start, kept, size - start - kept]
+            pieces = segment(nodes[dim], [n for n in sizes if n])
+            nodes[dim] = pieces[1 if start else 0]
+    t.set(out, nodes)
+
+
+@rule("select unbind")
+def select(t: Dimmed, out: Any, args: Args) -> None:
+    """Single units taken by number: that dim stays whole."""
+    nodes = list(t.get(args["self"]))
+    taken = nodes.pop(args.get("dim", 0) % len(nodes))
+    freeze(taken, "units are taken by number")
+    for result in tensors_in(out):
+        t.set(result, nodes)
+
+
+@rule("roll flip")
+def moved(t: Dimmed, out: Any, args: Args) -> None:
+    """Units change places along some dims, so those stay whole."""
+    nodes = t.get(args["self"])
+    for k in args["dims"] or range(len(nodes)):
+        freeze(nodes[k], "order matters (roll or flip)")
+    t.set(out, nodes)
+
+
+@rule("constant_pad_nd")
+def pad(t: Dimmed, out: Any, args: Args) -> None:
+    """Padded dims stay whole: how much is padded is written in the code."""
+    nodes = list(t.get(args["self"]))
+    for k, size in enumerate(out.shape):
+        if nodes[k].size != size:
+            freeze(nodes[k], "padded")
+            nodes[k] = constant(size, "padded")
+    t.set(out, nodes)
+
+
+@rule("index index_select gather take_along_dim")
+def index(t: Dimmed, out: Any, args: Args) -> None:
+    """Units picked by a table of numbers: those dims stay whole, dims beside them go through."""
+    x = args["self"]
+    nodes = list(t.get(x))
+    if "indices" in args:
+        picked = [k for k, table in enumerate(args["indices"]) if table is not None]
+    elif args["index"].dim() == 1 and "sparse_grad" not in args:
+        picked = [args["dim"] % x.dim()]
+    else:  # gather: the index has a value for every place, so every dim is tied to it
+        picked = list(range(x.dim()))
+    for k in picked:
+        freeze(nodes[k], "picked by number")
+    if all(is_frozen(node) for node in nodes):
+        t.set(out, [constant(size, "picked by number") for size in out.shape])
+        return
+    if picked != list(range(picked[0], picked[-1] + 1)):
+        raise Clash("a table of numbers on dims that are apart")
+    before, after = nodes[: picked[0]], nodes[picked[-1] + 1 :]
+    middle = out.shape[len(before) : out.dim() - len(after)]
+    t.set(out, [*before, *(constant(size, "picked by number") for size in middle), *after])
+
+
+def _pool(spatial: int) -> Any:
+    def pool(t: Dimmed, out: Any, args: Args) -> None:
+        nodes = t.get(args["self"] if "self" in args else args["input"])
+        for node in nodes[-spatial:]:
+            freeze(node, "spatial")
+        for result in tensors_in(out):
+            t.set(result, [*nodes[:-spatial], *(constant(n, "spatial") for n in result.shape[-spatial:])])
+
+    pool.__doc__ = f"Windows over the last {spatial} dims, channel by channel."
+    return pool
+
+
+rule(
+    "max_pool1d max_pool1d_with_indices avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d upsample_linear1d"
+    " upsample_nearest1d reflection_pad1d replication_pad1d"
+)(_pool(1))
+rule(
+    "max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d"
+    " upsample_bilinear2d upsample_nearest2d upsample_bicubic2d _upsample_bilinear2d_aa reflection_pad2d"
+    " replication_pad2d mkldnn_max_pool2d"
+)(_pool(2))
+rule(
+    "max_pool3d max_pool3d_with_indices avg_pool3d adaptive_avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d"
+    " upsample_trilinear3d upsample_nearest3d replication_pad3d"
+)(_pool(3))

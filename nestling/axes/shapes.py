@@ -1,0 +1,95 @@
+"""Run a model on shapes alone: its parameters have no values, and what is computed from them has none either.
+
+The example, and positions and masks that the model's code makes, keep their values until they meet a tensor
+without; so code that asks about them ("is anything masked?") gets its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+T = TypeVar("T")
+
+_TELLING = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices"])
+_SMALL = 1 << 22  # values; larger tensors that the code makes stay without values
+
+
+class ShapeMode(TorchDispatchMode):
+    """While on, operations that meet a tensor without values (on the meta device) give one without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._twins: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def twin(self, real: Tensor) -> Tensor:
+        """Return the tensor without values that stands for `real`."""
+        if id(real) not in self._twins:
+            self._twins[id(real)] = (
+                torch.empty_like(real, device="meta"),
+                real,
+            )  # `real` kept, so its id stays its own
+        return self._twins[id(real)][0]
+
+    def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Look at an operation that was just run; for subclasses."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        kwargs = kwargs or {}
+        if any(tensor.is_meta for tensor in tensors_in([args, kwargs])):
+            args, kwargs = tree_map_only(
+                Tensor, lambda given: given if given.is_meta else self.twin(given), (args, kwargs)
+            )
+        out = func(*args, **kwargs)
+        if func.overloadpacket.__name__ in _TELLING and isinstance(out, Tensor):
+            if out.is_meta and out.numel() <= _SMALL:
+                kwargs = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
+                out = func(*args, **kwargs)
+        self.seen(func, args, kwargs, out)
+        return out
+
+
+def on_shapes(run: Callable[[tuple[Any, ...], dict[str, Any]], T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    """Return ``run(args, kwargs)``; if that fails, the same with all tensors on the meta device.
+
+    A few layers of torch insist on one device for all they are given. Where both fail, the first error counts.
+    """
+    try:
+        return run(args, kwargs)
+    except Exception as first:
+        try:
+            return run(*tree_map_only(Tensor, lambda given: given.to("meta"), (args, kwargs)))
+        except Exception:
+            raise first from None
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors in an argument, a list of them, or a dictionary of arguments.
+
+    >>> len(tensors_in([torch.zeros(1), {"other": torch.zeros(2), "alpha": 1}]))
+    2
+    """
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+def first_line(problem: BaseException) -> str:
+    """Return the first line of what an error says, or its type where it says nothing.
+
+    >>> first_line(RuntimeError("too big" + chr(10) + "much more"))
+    'too big'
+    """
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

@@ -1,0 +1,197 @@
+"""`trace`: find the axes of any `nn.Module` by running it once on tensors that have shapes but no values.
+
+Every operation the model performs passes through `Tracer`, which applies the rules of `rules` and `rules_shape`.
+What they unify becomes one axis; what no rule knows is frozen, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from nestling.axes.axismap import AxisMap
+from nestling.axes.blocks import BlockFinder
+from nestling.axes.couple import couple
+from nestling.axes.naming import axis_map
+from nestling.axes.rules import RULES, Args, constant, is_pointwise, pointwise
+from nestling.axes.rules_shape import LOOKS
+from nestling.axes.shapes import ShapeMode, first_line, on_shapes, tensors_in
+from nestling.axes.skeleton import copy_with, tensors
+from nestling.axes.unify import Clash, Node, find, freeze, leaves, use
+from nestling.errors import NestlingError, TraceError
+
+
+def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
+    """Find what can be cut in `model` by running it once on `example`.
+
+    The model runs in the mode (train or eval) that it is in, on a copy without values: a model of billions of
+    parameters takes seconds and no memory, and `model` itself is not touched. The example's batch size does not
+    matter. What the model returns is frozen: of a result with a ``logits`` field, the logits alone.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+    >>> axes = trace(net, torch.zeros(2, 3, 8, 8))
+    >>> axes.axes
+    {'model.0': 8}
+    >>> print(axes.dims["4.weight"], "|", axes.frozen["model.4"])
+    model.4 (model.0 36) | output of the model
+    """
+    _usable(model)
+    try:
+        twin, tracer, known, blocks = on_shapes(lambda args, kwargs: _run(model, args, kwargs), example, kwexample)
+    except NestlingError:
+        raise
+    except Exception as problem:
+        raise TraceError(f"{type(model).__name__} could not be run on the example: {first_line(problem)}") from problem
+    couple(twin, known, tracer.makers)
+    for nodes in known.values():
+        for node in nodes:
+            for leaf in leaves(node):
+                if not leaf.used:
+                    freeze(leaf, "never used by the forward pass")
+    axes = axis_map(twin, known, tracer.makers, blocks)
+    if not axes.axes:
+        why = next((reason for reason in axes.frozen.values() if reason != "output of the model"), "")
+        raise TraceError(
+            f"{type(model).__name__} has nothing to cut: "
+            + (f"every hidden axis is frozen, the first because: {why}" if why else "it has no hidden axis")
+        )
+    return axes
+
+
+def _run(
+    model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]
+) -> tuple[nn.Module, Tracer, dict[str, list[Node]], dict[str, tuple[str, ...]]]:
+    """Run a copy of `model` without values; return it, the tracer, the dims of its tensors, and its blocks."""
+    twin = copy_with(model, lambda _, old: torch.empty_like(old, device="meta"))
+    tracer = Tracer()
+    known = _register(tracer, twin)
+    for given in tree_leaves((example, kwexample)):
+        if isinstance(given, Tensor):
+            tracer.set(given, [constant(size, "input of the model") for size in given.shape])
+    finder = BlockFinder(twin, tracer)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernels would hide what attention is made of
+    try:
+        with torch.no_grad(), finder, tracer:
+            result = twin(*example, **kwexample)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    for output in tree_leaves(getattr(result, "logits", result)):
+        if isinstance(output, Tensor):
+            for node in tracer.get(output):
+                freeze(node, "output of the model")
+    return twin, tracer, known, finder.blocks()
+
+
+def _usable(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"trace needs an nn.Module, not {type(model).__name__}")
+    for name, tensor in tensors(model):
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise TraceError(f"the parameter {name!r} has no shape yet: run the model once before tracing it")
+
+
+def _register(tracer: Tracer, twin: nn.Module) -> dict[str, list[Node]]:
+    """Give every tensor of the model its dims: free for parameters and saved buffers, frozen for the rest."""
+    saved = set(twin.state_dict(keep_vars=True))
+    known: dict[str, list[Node]] = {}
+    for name, tensor in tensors(twin):
+        if not tracer.has(tensor):
+            why = ""
+            if name not in saved:
+                why = "meets a buffer that is not saved with the model"
+            elif not tensor.is_floating_point():
+                why = "a buffer of whole numbers"
+            tracer.set(tensor, [Node(size, why) for size in tensor.shape])
+            tracer.registered[id(tensor)] = name
+        if name in saved:
+            known[name] = tracer.get(tensor)
+    return known
+
+
+class Tracer(ShapeMode):
+    """Carries the dims of every tensor through every operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dims: dict[int, list[Node]] = {}
+        self._alive: list[Tensor] = []  # an id is only good as long as its tensor lives
+        self.registered: dict[int, str] = {}
+        self.makers: list[tuple[Node, str]] = []
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether the dims of `tensor` were set."""
+        return id(tensor) in self._dims
+
+    def _fits(self, tensor: Tensor) -> bool:
+        return self.has(tensor) and [node.size for node in self._dims[id(tensor)]] == list(tensor.shape)
+
+    def get(self, tensor: Tensor) -> list[Node]:
+        """Return the dims of `tensor`; one that was never seen is a constant of the model's code."""
+        if id(tensor) not in self._dims:
+            self.set(tensor, [constant(size) for size in tensor.shape])
+        return [find(node) for node in self._dims[id(tensor)]]
+
+    def set(self, tensor: Tensor, dims: Sequence[Node]) -> None:
+        """Say what the dims of `tensor` are."""
+        if [node.size for node in dims] != list(tensor.shape):
+            raise Clash(f"a rule gave dims {[node.size for node in dims]} to a shape {list(tensor.shape)}")
+        self._dims[id(tensor)] = list(dims)
+        self._alive.append(tensor)
+
+    def made(self, node: Node, by: Tensor) -> None:
+        """Note which parameter (or view of one) gives a result its dim; axes are named after these."""
+        name = self.registered.get(id(by))
+        if name is not None:
+            self.makers.append((node, name))
+
+    def twin(self, real: Tensor) -> Tensor:
+        """Return the tensor without values that stands for `real`, with its dims."""
+        twin = super().twin(real)
+        if not self.has(twin):
+            self.set(twin, self.get(real))
+        return twin
+
+    def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Apply the rule of an operation that was just run."""
+        if not tensors_in(out):
+            return
+        name = func.overloadpacket.__name__
+        given = tensors_in([args, kwargs])
+        if name in LOOKS:
+            if len(given) == 1 and id(given[0]) in self.registered:
+                for view in tensors_in(out):
+                    self.registered[id(view)] = self.registered[id(given[0])]
+        else:
+            for tensor in given:
+                for node in self.get(tensor):
+                    use(node)
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_")) or (pointwise if is_pointwise(func) else None)
+        try:
+            if rule is None:
+                raise Clash(f"no rule for {func.overloadpacket}")
+            rule(self, out, _named(func, args, kwargs))
+        except Clash as clash:
+            for tensor in given:
+                for node in self.get(tensor):
+                    freeze(node, str(clash))
+            for tensor in tensors_in(out):
+                if not self._fits(tensor):
+                    self.set(tensor, [constant(size, str(clash)) for size in tensor.shape])
+
+
+def _named(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Args:
+    """The arguments of an operation under the names its schema gives them, defaults included."""
+    named = {}
+    for place, argument in enumerate(func._schema.arguments):
+        if place < len(args):
+            named[argument.name] = args[place]
+        elif argument.name in kwargs:
+            named[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            named[argument.name] = argument.default_value
+    return named

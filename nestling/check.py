@@ -1,0 +1,234 @@
+"""`check`: the proof that an axis map is right for a model.
+
+Units of an axis are interchangeable: permute them everywhere the axis appears, and the model must compute the same.
+That is tried on random weights. Then smaller models are built and run, and traced again: their axes must be those of
+the whole model, or some size is written into the code where cutting cannot reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from nestling.axes import AxisMap, trace
+from nestling.axes.dims import Dim, Fixed, Leaf, Product, leaves
+from nestling.axes.shapes import first_line
+from nestling.axes.skeleton import copy_with
+from nestling.cut import Plan, plan, submodel
+from nestling.errors import AxisError, NestlingError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finding: of an axis (kind ``axis``), of one that is frozen, or of a sub-model that was tried."""
+
+    kind: str
+    name: str
+    size: int
+    ok: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found.
+
+    Attributes
+    ----------
+    rows
+        One `Row` per axis, frozen axis and sub-model tried.
+    coverage
+        The share of the model's parameters that a width cut makes fewer.
+    """
+
+    rows: list[Row]
+    coverage: float
+    ok: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ok", all(row.ok for row in self.rows))
+
+    def raise_if_bad(self) -> None:
+        """Raise `AxisError` with the first thing that is wrong, if anything is."""
+        for row in self.rows:
+            if not row.ok:
+                raise AxisError(f"{row.kind} {row.name!r}: {row.note}")
+
+
+def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> Report:
+    """Prove that cutting `model` along `axes` is sound, or say where it is not.
+
+    Runs the model a few times on `example` in eval mode, on a copy with random weights.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> axes = trace(net, torch.zeros(1, 4))
+    >>> report = check(net, axes, torch.randn(3, 4))
+    >>> report.ok, round(report.coverage, 2)
+    (True, 0.97)
+    """
+    rows: list[Row] = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        subject = _Subject(model, example, kwexample)
+        bad = _permutations(subject, axes)
+    for name, size in axes.axes.items():
+        note = bad.get(name, f"in {len(axes.uses(name))} tensors")
+        rows.append(Row("axis", name, size, name not in bad, note))
+    for name, why in axes.frozen.items():
+        rows.append(Row("frozen", name, axes.table[name].size, True, why))
+    rows += _submodels(model, axes, subject)
+    return Report(rows, _coverage(model, axes))
+
+
+class _Subject:
+    """The model on random weights, in double precision unless its code insists on its own.
+
+    The tolerance allows for norms that compute in single precision whatever they are given; an axis that is wrong
+    changes outputs by their own size.
+    """
+
+    def __init__(self, model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]) -> None:
+        for dtype, self.tolerance in ((torch.float64, 1e-5), (None, 2e-3)):
+
+            def cast(given: Tensor, dtype: torch.dtype | None = dtype) -> Tensor:
+                return given.to(dtype) if dtype is not None and given.is_floating_point() else given
+
+            self.model = copy_with(model, _then(cast)).eval()
+            self.example, self.kwexample = tree_map_only(Tensor, cast, (example, kwexample))
+            try:
+                self.output = self.run(self.model)
+            except Exception as problem:
+                if dtype is None:
+                    raise AxisError(
+                        f"{type(model).__name__} could not be run on the example: {first_line(problem)}"
+                    ) from problem
+            else:
+                return
+
+    def run(self, model: nn.Module) -> list[Tensor]:
+        """Return the floating-point outputs of `model`."""
+        result = model(*self.example, **self.kwexample)
+        outputs = tree_leaves(getattr(result, "logits", result))
+        return [out for out in outputs if isinstance(out, Tensor) and out.is_floating_point()]
+
+    def differs(self, outputs: list[Tensor]) -> bool:
+        """Whether `outputs` are not those of the model as it is."""
+        for new, old in zip(outputs, self.output, strict=True):
+            scale = max(1.0, float(old.abs().max())) if old.numel() else 1.0
+            if not bool(((new - old).abs() <= self.tolerance * scale).all()):
+                return True
+        return False
+
+
+def _then(cast: Callable[[Tensor], Tensor]) -> Callable[[str, Tensor], Tensor]:
+    return lambda _name, old: cast(_random(old))
+
+
+def _random(old: Tensor) -> Tensor:
+    """Random values of the shape of `old` that keep signals at their size: none is zero, none alike."""
+    if not old.is_floating_point():
+        return old.to("cpu") if not old.is_meta else torch.zeros_like(old, device="cpu")
+    new = torch.empty(old.shape, dtype=old.dtype if old.element_size() >= 4 else torch.float32)
+    if old.dim() < 2:
+        return new.uniform_(0.5, 1.5)
+    return new.normal_(std=(old.numel() / len(old)) ** -0.5)
+
+
+def _permutations(subject: _Subject, axes: AxisMap) -> dict[str, str]:
+    """Return the axes whose units are not interchangeable, each with what was seen."""
+    shuffle = {name: torch.randperm(size) for name, size in axes.axes.items()}
+    if not subject.differs(subject.run(_permuted(subject.model, axes, shuffle))):
+        # a test that cannot fail proves nothing: permuted in one tensor only, the output must change
+        if subject.differs(subject.run(_permuted(subject.model, axes, shuffle, first_only=True))):
+            return {}
+        return dict.fromkeys(shuffle, "the output does not depend on it, so nothing could be proved")
+    return {
+        name: "permuting its units everywhere changes what the model computes"
+        for name in shuffle
+        if subject.differs(subject.run(_permuted(subject.model, axes, {name: shuffle[name]})))
+    }
+
+
+def _permuted(model: nn.Module, axes: AxisMap, shuffle: Mapping[str, Tensor], first_only: bool = False) -> nn.Module:
+    met: set[str] = set()
+
+    def swap(name: str, old: Tensor) -> Tensor:
+        for place, dim in enumerate(axes.dims.get(name, ())):
+            names = {leaf.name for leaf in leaves(dim)} & set(shuffle)
+            if names and not (first_only and names & met):
+                old = old.index_select(place, _order(dim, shuffle))
+                met.update(names)
+        return old
+
+    return copy_with(model, swap)
+
+
+def _order(dim: Dim, shuffle: Mapping[str, Tensor]) -> Tensor:
+    """The indices along `dim` when every named axis is put into its new order."""
+    if isinstance(dim, Fixed):
+        return torch.arange(dim.size)
+    if isinstance(dim, Leaf):
+        return shuffle.get(dim.name, torch.arange(dim.size))
+    orders = [_order(part, shuffle) for part in dim.parts]
+    if isinstance(dim, Product):
+        index = orders[0]
+        for part, order in zip(dim.parts[1:], orders[1:], strict=True):
+            index = (index[:, None] * part.size + order).flatten()
+        return index
+    starts = [sum(part.size for part in dim.parts[:k]) for k in range(len(dim.parts))]
+    return torch.cat([order + start for order, start in zip(orders, starts, strict=True)])
+
+
+def _submodels(model: nn.Module, axes: AxisMap, subject: _Subject) -> Iterator[Row]:
+    """Build and run the smallest sub-model and others; compare the axes of one with those of the whole."""
+    tried = {
+        "smallest": plan(axes, width=1e-9, key="smallest"),
+        "half": plan(axes, width=0.5, key="half"),
+        "three quarters": plan(axes, width=0.75, key="three-quarters"),
+    }
+    if axes.blocks:
+        tried["every second block"] = plan(axes, blocks=list(axes.blocks)[::2], key="every-second-block")
+    for name, made in tried.items():
+        note = ""
+        try:
+            small = submodel(subject.model, axes, made)
+            with torch.enable_grad():
+                outputs = subject.run(small)
+                sum((out.sum() for out in outputs if out.requires_grad), torch.zeros(())).backward()
+            if [out.shape for out in outputs] != [out.shape for out in subject.output]:
+                note = "it gives outputs of another shape than the whole model"
+            elif name == "three quarters":
+                note = _same_axes(small.train(model.training), axes, made, subject)
+        except Exception as problem:
+            note = f"it cannot be built and trained: {first_line(problem)}"
+        size = sum(parameter.numel() for parameter in small.parameters()) if not note else 0
+        yield Row("sub-model", name, size, not note, note)
+
+
+def _same_axes(small: nn.Module, axes: AxisMap, made: Plan, subject: _Subject) -> str:
+    try:
+        found = trace(small, *subject.example, **subject.kwexample)
+    except NestlingError as problem:
+        return f"it cannot be traced again: {problem}"
+    for name, dims in axes.dims.items():
+        if str(found.dims[name]) != str(dims):
+            return f"a size is written into the code: {name!r} is {dims} but becomes {found.dims[name]}"
+    for name, runs in made.runs.items():
+        kept = sum(stop - start for start, stop in runs)
+        if found.axes.get(name) != kept:
+            return f"a size is written into the code: of axis {name!r}, {kept} are kept but {found.axes.get(name)} used"
+    return ""
+
+
+def _coverage(model: nn.Module, axes: AxisMap) -> float:
+    cut = total = 0
+    for name, parameter in model.named_parameters():
+        total += parameter.numel()
+        if any(leaf.name in axes.axes for dim in axes.dims[name] for leaf in leaves(dim)):
+            cut += parameter.numel()
+    return cut / total if total else 0.0

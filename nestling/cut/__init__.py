@@ -1,0 +1,10 @@
+"""The cut itself: plans, slices, merging, smaller modules and what they cost. Pure; knows nothing of federation."""
+
+from nestling.cut.cost import Cost, cost
+from nestling.cut.extract import extract
+from nestling.cut.merge import Tally
+from nestling.cut.pick import importance
+from nestling.cut.plan import Plan, plan
+from nestling.cut.resize import resize, submodel
+
+__all__ = ["Cost", "Plan", "Tally", "cost", "extract", "importance", "plan", "resize", "submodel"]

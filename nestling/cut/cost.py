@@ -1,0 +1,146 @@
+"""`cost`: what a sub-model asks of a device, without building it: sizes, arithmetic, memory of a training step."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from nestling.axes import AxisMap
+from nestling.axes.shapes import ShapeMode, first_line, on_shapes, tensors_in
+from nestling.axes.skeleton import tensors
+from nestling.cut.plan import Plan
+from nestling.cut.resize import resize
+from nestling.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a sub-model costs.
+
+    Attributes
+    ----------
+    parameters
+        Trainable and other parameters, tied ones once.
+    bytes
+        What is sent to or from a device: parameters and saved buffers.
+    macs
+        Multiply-accumulates of one forward pass on the example as given (all its samples together).
+    activations
+        Peak bytes that one training step holds beside the weights and their gradients.
+    memory
+        Peak bytes of one training step with plain SGD: weights, gradients, activations.
+    """
+
+    parameters: int
+    bytes: int
+    macs: int
+    activations: int
+    memory: int
+
+
+def cost(
+    model: nn.Module, axes: AxisMap, plan: Plan, *example: Any, batch: int | None = None, **kwexample: Any
+) -> Cost:
+    """Return what the sub-model of `plan` costs when run on `example`.
+
+    Nothing of the model's size is allocated. With `batch`, every tensor of the example is taken to have that many
+    rows instead of its own.
+
+    >>> import nestling
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> axes = nestling.trace(net, torch.zeros(1, 4))
+    >>> cost(net, axes, nestling.plan(axes, width=0.5), torch.zeros(1, 4))
+    Cost(parameters=30, bytes=120, macs=24, activations=..., memory=...)
+    """
+    small = resize(model, axes, plan)
+    parameters = list(small.parameters())
+    saved = {id(tensor): tensor for tensor in small.state_dict(keep_vars=True).values()}
+    if batch is not None:
+        example, kwexample = tree_map_only(
+            Tensor, lambda given: given[:1].expand(batch, *given.shape[1:]), (example, kwexample)
+        )
+    try:
+        macs, activations = on_shapes(lambda args, kwargs: _step(small, args, kwargs), example, kwexample)
+    except Exception as problem:
+        raise BuildError(
+            f"the sub-model of plan {plan.key!r} could not be run on the example: {first_line(problem)}"
+        ) from problem
+    weights = sum(tensor.nbytes for tensor in saved.values())
+    gradients = sum(tensor.nbytes for tensor in parameters if tensor.requires_grad)
+    return Cost(
+        parameters=sum(tensor.numel() for tensor in parameters),
+        bytes=weights,
+        macs=macs,
+        activations=activations,
+        memory=weights + gradients + activations,
+    )
+
+
+def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Take one training step on shapes; return the forward pass's MACs and the peak bytes of activations."""
+    model.zero_grad()
+    flops, memory = FlopCounterMode(display=False), _Memory(model)
+    with torch.enable_grad(), ShapeMode(), memory:
+        with flops:
+            result = model(*args, **kwargs)
+        losses = [
+            out.float().sum()
+            for out in tree_leaves(getattr(result, "logits", result))
+            if isinstance(out, Tensor) and out.requires_grad
+        ]
+        del result
+        if losses:
+            torch.stack(losses).sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return flops.get_total_flops() // 2, memory.peak_without(gradients)
+
+
+class _Memory(TorchDispatchMode):
+    """Follows the bytes of all storages that live while it is on, except the model's own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._known = {_address(tensor) for _, tensor in tensors(model)}
+        self._born: dict[int, int] = {}  # address → number of the operation that made it
+        self._live = 0
+        self._history: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation and count what it made."""
+        out = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(out):
+            address = _address(tensor)
+            if address not in self._known and address not in self._born:
+                storage = tensor.untyped_storage()
+                self._born[address] = len(self._history)
+                self._live += storage.nbytes()
+                weakref.finalize(storage, self._freed, address, storage.nbytes())
+        self._history.append(self._live)
+        return out
+
+    def _freed(self, address: int, size: int) -> None:
+        self._born.pop(address, None)  # it may be used again
+        self._live -= size
+
+    def peak_without(self, kept: list[Tensor]) -> int:
+        """Return the most bytes that lived at once, leaving out tensors that are alive to the end."""
+        history = self._history
+        for tensor in kept:
+            born = self._born.get(_address(tensor))
+            if born is not None:
+                size = tensor.untyped_storage().nbytes()
+                history = [live - size if when >= born else live for when, live in enumerate(history)]
+        return max(history, default=0)
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,99 @@
+"""`extract`: the state of a sub-model, cut out of the state of the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from torch import Tensor
+
+from nestling.axes import AxisMap
+from nestling.axes.dims import Leaf
+from nestling.cut.plan import Plan, Runs
+from nestling.cut.slices import Cut, cut
+from nestling.errors import StateError, nearest
+
+State = Mapping[str, Tensor]
+
+
+def extract(axes: AxisMap, plan: Plan, state: State) -> dict[str, Tensor]:
+    """Return the state of the sub-model that `plan` describes: every tensor cut, dropped blocks left out.
+
+    Tensors are new and contiguous; names tied in the model are tied (one tensor) in the result.
+
+    >>> import torch, nestling
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> axes = nestling.trace(net, torch.zeros(1, 4))
+    >>> small = extract(axes, nestling.plan(axes, width=0.25), net.state_dict())
+    >>> {name: tuple(tensor.shape) for name, tensor in small.items()}
+    {'0.weight': (2, 4), '0.bias': (2,), '2.weight': (2, 2), '2.bias': (2,)}
+    """
+    fits(axes, state)
+    small: dict[str, Tensor] = {}
+    for name, how in cuts(axes, plan).items():
+        first = axes.tied.get(name, name)
+        small[name] = small[first] if first in small else how.take(state[name if name in state else first])
+    return small
+
+
+def cuts(axes: AxisMap, plan: Plan, frozen: bool = False) -> Mapping[str, Cut]:
+    """Return how `plan` cuts every tensor that its sub-model has, by name; remembered from call to call.
+
+    >>> import torch, nestling
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> axes = nestling.trace(net, torch.zeros(1, 4))
+    >>> cuts(axes, nestling.plan(axes, width=0.5))["2.weight"].shape
+    (2, 4)
+    """
+    return _cuts(_Same(axes), plan, frozen)
+
+
+class _Same:
+    """An axis map as a key: equal only to itself, because comparing two maps would cost more than the cut."""
+
+    __slots__ = ("axes",)
+
+    def __init__(self, axes: AxisMap) -> None:
+        self.axes = axes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.axes is other.axes
+
+    def __hash__(self) -> int:
+        return id(self.axes)
+
+
+@lru_cache(maxsize=64)
+def _cuts(same: _Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
+    axes = same.axes
+    plan.fit(axes, frozen)
+    dropped = set() if plan.blocks is None else gone(axes, plan.blocks)
+
+    def kept(leaf: Leaf) -> Runs:
+        return plan.runs.get(leaf.name, ((0, leaf.size),))
+
+    alike: dict[object, Cut] = {}  # many tensors of a deep net have the same dims
+    result = {}
+    for name, dims in axes.dims.items():
+        if name not in dropped:
+            result[name] = alike[dims] if dims in alike else alike.setdefault(dims, cut(dims, kept))
+    return result
+
+
+def gone(axes: AxisMap, blocks: Iterable[str]) -> set[str]:
+    """Return the state names that go when only `blocks` are kept."""
+    keep = set(blocks)
+    return {name for block, names in axes.blocks.items() if block not in keep for name in names}
+
+
+def fits(axes: AxisMap, state: State) -> None:
+    """Raise `StateError` unless `state` is a state of the whole model that `axes` describes."""
+    for name, dims in axes.dims.items():
+        tensor = state.get(name, state.get(axes.tied.get(name, "")))
+        if tensor is None:
+            raise StateError(f"the state of the whole model lacks the tensor {name!r}")
+        if tuple(tensor.shape) != dims.shape:
+            raise StateError(f"the tensor {name!r} has shape {tuple(tensor.shape)}, but the model's is {dims.shape}")
+    for name in state:
+        if name not in axes.dims:
+            raise StateError(f"the state holds {name!r}, which the model does not have{nearest(name, axes.dims)}")

@@ -1,0 +1,50 @@
+"""Every error a caller can cause: one sentence saying what, where, and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NestlingError(ValueError):
+    """The root of all errors that bad input to Nestling raises."""
+
+
+class TraceError(NestlingError):
+    """The model could not be run on the example, or holds nothing that can be cut."""
+
+
+class AxisError(NestlingError):
+    """An axis map, or a declaration on top of one, does not fit the model."""
+
+
+class PlanError(NestlingError):
+    """A plan names unknown axes or blocks, or indices that cannot be kept."""
+
+
+class StateError(NestlingError):
+    """A state (a dictionary of tensors) does not fit the plan it is said to follow."""
+
+
+class BuildError(NestlingError):
+    """A smaller module could not be built or run from a plan."""
+
+
+class ModelError(NestlingError):
+    """A model was asked for by a name or with options that do not exist."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return '; did you mean …?' with the known names nearest to `name`, or what is known at all.
+
+    >>> nearest("conv", ["conv1", "fc"])
+    "; did you mean 'conv1'?"
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(map(repr, close)) + "?"
+    if not names:
+        return ": there are none"
+    shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+    return f": there are {shown}"

@@ -1,0 +1,6 @@
+"""The models of the papers as plain modules, free of anything federated."""
+
+from nestling.nets.registry import MODELS, Entry, build, example, names
+from nestling.nets.residual import Dropped, Residual
+
+__all__ = ["MODELS", "Dropped", "Entry", "Residual", "build", "example", "names"]
