@@ -1,9 +1,16 @@
 """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
 
-from nestling.axes import AxisMap, trace
-from nestling.check import Report, check
-from nestling.cut import Cost, Plan, Tally, cost, extract, importance, plan, resize, submodel
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from nestling.errors import NestlingError
+
+if TYPE_CHECKING:
+    from nestling.axes import AxisMap, trace
+    from nestling.check import Report, check
+    from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
 
 __version__ = "0.1.0"
 
@@ -18,8 +25,56 @@ __all__ = [
     "cost",
     "extract",
     "importance",
+    "pack",
     "plan",
     "resize",
     "submodel",
     "trace",
+    "unpack",
 ]
+
+# Names are fetched when first used: torch takes over a second to import, and `nestling --help` needs none of it.
+_HOME = {
+    name: home
+    for home, names in {
+        "nestling.axes": ("AxisMap", "trace"),
+        "nestling.check": ("Report", "check"),
+        "nestling.cut": (
+            "Cost",
+            "Plan",
+            "Tally",
+            "cost",
+            "extract",
+            "importance",
+            "pack",
+            "plan",
+            "resize",
+            "submodel",
+            "unpack",
+        ),
+    }.items()
+    for name in names
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
+
+class _Package(ModuleType):
+    """Importing the file ``nestling/check.py`` must not put it where users find the function `check`."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

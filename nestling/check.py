@@ -17,10 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from nestling.axes import AxisMap, trace
 from nestling.axes.dims import Dim, Fixed, Leaf, Product, leaves
-from nestling.axes.shapes import first_line
 from nestling.axes.skeleton import copy_with
 from nestling.cut import Plan, plan, submodel
-from nestling.errors import AxisError, NestlingError
+from nestling.errors import AxisError, NestlingError, first_line
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,13 @@ class _Subject:
             def cast(given: Tensor, dtype: torch.dtype | None = dtype) -> Tensor:
                 return given.to(dtype) if dtype is not None and given.is_floating_point() else given
 
+            def lively(given: Tensor, cast: Callable[[Tensor], Tensor] = cast) -> Tensor:
+                # an example of zeros, which is what one writes first, would hide whatever is wrong
+                plain = given.is_floating_point() and given.numel() > 1 and bool((given == given.flatten()[0]).all())
+                return cast(torch.randn_like(given) if plain else given)
+
             self.model = copy_with(model, _then(cast)).eval()
-            self.example, self.kwexample = tree_map_only(Tensor, cast, (example, kwexample))
+            self.example, self.kwexample = tree_map_only(Tensor, lively, (example, kwexample))
             try:
                 self.output = self.run(self.model)
             except Exception as problem:

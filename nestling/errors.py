@@ -48,3 +48,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return ": there are none"
     shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
     return f": there are {shown}"
+
+
+def first_line(problem: BaseException) -> str:
+    """Return the first line of what an error says, or its type where it says nothing.
+
+    >>> first_line(RuntimeError("too big" + chr(10) + "much more"))
+    'too big'
+    """
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

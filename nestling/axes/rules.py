@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nestling.axes.shapes import tensors_in
-from nestling.axes.unify import Clash, Node, factor, freeze, product, unify
+from nestling.axes.unify import Clash, Node, factor, freeze, product, segment, unify
 
 Args = dict[str, Any]
 
@@ -55,7 +55,7 @@ def meet(a: Node, b: Node) -> Node:
     return unify(a, b)
 
 
-def constant(size: int, why: str = "constant") -> Node:
+def constant(size: int, why: str = "meets a constant of the model's code") -> Node:
     """Return a dim that cannot be cut."""
     return Node(size, why)
 
@@ -80,13 +80,19 @@ def pointwise(t: Dimmed, out: Any, args: Args) -> None:
             t.set(result, [node or constant(size) for node, size in zip(dims, result.shape, strict=True)])
 
 
-@rule("zeros ones full empty rand randn new_zeros new_ones new_full new_empty eye_like scalar_tensor empty_strided")
+@rule("zeros ones full empty rand randn new_zeros new_ones new_full new_empty empty_strided")
 def filled(t: Dimmed, out: Any, _args: Args) -> None:
     """One value (or noise) everywhere: such a tensor fits any axis, as the start state of a recurrent layer does.
 
     Its size is written in the model's code, so a smaller model may fail to run; it cannot run and be wrong.
     """
     t.set(out, [Node(size) for size in out.shape])
+
+
+@rule("arange linspace eye tril_indices triu_indices scalar_tensor")
+def numbered(t: Dimmed, out: Any, _args: Args) -> None:
+    """Numbers made by the code: a size that is written there."""
+    t.set(out, [constant(size) for size in out.shape])
 
 
 @rule("mean sum amax amin prod any all var std var_mean std_mean logsumexp linalg_vector_norm norm aminmax")
@@ -106,11 +112,37 @@ def reduction(t: Dimmed, out: Any, args: Args) -> None:
             t.set(result, [node for k, node in enumerate(nodes) if k not in gone])
 
 
-@rule("cumsum cumprod logcumsumexp")
-def running(t: Dimmed, out: Any, args: Args) -> None:
-    """A running sum depends on the order along its dim, so that dim stays whole."""
+@rule("max min median mode argmax argmin kthvalue")
+def extreme(t: Dimmed, out: Any, args: Args) -> None:
+    """The largest (or such) along a dim, and its number there, by which it may be looked up: that dim stays whole."""
+    if "other" in args:
+        pointwise(t, out, args)
+        return
     nodes = t.get(args["self"])
-    freeze(nodes[args["dim"]], "order matters (running sum)")
+    if args.get("dim") is not None and nodes:
+        freeze(nodes[args["dim"]], "units are numbered (max, argmax, …)")
+    elif len(tensors_in(out)) > 1 or not out.is_floating_point():
+        for node in nodes:
+            freeze(node, "units are numbered (max, argmax, …)")
+    reduction(t, out, args)
+
+
+@rule("cumsum cumprod logcumsumexp cummax cummin sort argsort topk")
+def ordered(t: Dimmed, out: Any, args: Args) -> None:
+    """What depends on, or makes, an order along a dim: that dim stays whole."""
+    nodes = list(t.get(args["self"]))
+    dim = args.get("dim", -1) % len(nodes)
+    freeze(nodes[dim], "order matters (running sum, sort, …)")
+    for result in tensors_in(out):
+        t.set(result, [*nodes[:dim], constant(result.shape[dim], "sorted"), *nodes[dim + 1 :]])
+
+
+@rule("glu")
+def gated(t: Dimmed, out: Any, args: Args) -> None:
+    """One half of a dim gates the other: the halves are one."""
+    nodes = list(t.get(args["self"]))
+    dim = args.get("dim", -1) % len(nodes)
+    nodes[dim] = unify(*segment(nodes[dim], [out.shape[dim]] * 2))
     t.set(out, nodes)
 
 

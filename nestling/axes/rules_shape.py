@@ -229,6 +229,15 @@ def index(t: Dimmed, out: Any, args: Args) -> None:
     t.set(out, [*before, *(constant(size, "picked by number") for size in middle), *after])
 
 
+@rule("pixel_shuffle")
+def pixel_shuffle(t: Dimmed, out: Any, args: Args) -> None:
+    """Channels (channels, r, r) become channels of an image r times as large."""
+    *front, channels, _, _ = t.get(args["self"])
+    outer, inner = factor(channels, out.shape[-3], ("pixels", "shuffle"))
+    freeze(inner, "pixels of a block")
+    t.set(out, [*front, outer, *(constant(size, "spatial") for size in out.shape[-2:])])
+
+
 def _pool(spatial: int) -> Any:
     def pool(t: Dimmed, out: Any, args: Args) -> None:
         nodes = t.get(args["self"] if "self" in args else args["input"])

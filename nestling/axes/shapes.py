@@ -84,12 +84,3 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in tensors_in(item)]
     return []
-
-
-def first_line(problem: BaseException) -> str:
-    """Return the first line of what an error says, or its type where it says nothing.
-
-    >>> first_line(RuntimeError("too big" + chr(10) + "much more"))
-    'too big'
-    """
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nestling.axes.shapes import first_line
-from nestling.errors import BuildError
+from nestling.errors import BuildError, first_line
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

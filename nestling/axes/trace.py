@@ -19,17 +19,18 @@ from nestling.axes.couple import couple
 from nestling.axes.naming import axis_map
 from nestling.axes.rules import RULES, Args, constant, is_pointwise, pointwise
 from nestling.axes.rules_shape import LOOKS
-from nestling.axes.shapes import ShapeMode, first_line, on_shapes, tensors_in
+from nestling.axes.shapes import ShapeMode, on_shapes, tensors_in
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.axes.unify import Clash, Node, find, freeze, leaves, use
-from nestling.errors import NestlingError, TraceError
+from nestling.errors import NestlingError, TraceError, first_line
 
 
 def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     """Find what can be cut in `model` by running it once on `example`.
 
-    The model runs in the mode (train or eval) that it is in, on a copy without values: a model of billions of
-    parameters takes seconds and no memory, and `model` itself is not touched. The example's batch size does not
+    The model runs in the mode (train or eval) that it is in, or in eval mode where it cannot train on the example
+    (batch norm on a single sample), on a copy without values: a model of billions of parameters takes seconds and
+    no memory, and `model` itself is not touched. The example's batch size does not
     matter. What the model returns is frozen: of a result with a ``logits`` field, the logits alone.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
@@ -41,7 +42,7 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     """
     _usable(model)
     try:
-        twin, tracer, known, blocks = on_shapes(lambda args, kwargs: _run(model, args, kwargs), example, kwexample)
+        twin, tracer, known, blocks = _traced(model, example, kwexample)
     except NestlingError:
         raise
     except Exception as problem:
@@ -62,11 +63,28 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     return axes
 
 
-def _run(
-    model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]
-) -> tuple[nn.Module, Tracer, dict[str, list[Node]], dict[str, tuple[str, ...]]]:
+_Traced = tuple[nn.Module, "Tracer", dict[str, list[Node]], dict[str, tuple[str, ...]]]
+
+
+def _traced(model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]) -> _Traced:
+    try:
+        return on_shapes(lambda args, kwargs: _run(model, model.training, args, kwargs), example, kwexample)
+    except NestlingError:
+        raise
+    except Exception as first:
+        if not model.training:
+            raise
+        try:
+            return on_shapes(lambda args, kwargs: _run(model, False, args, kwargs), example, kwexample)
+        except Exception:
+            raise first from None
+
+
+def _run(model: nn.Module, training: bool, example: tuple[Any, ...], kwexample: dict[str, Any]) -> _Traced:
     """Run a copy of `model` without values; return it, the tracer, the dims of its tensors, and its blocks."""
     twin = copy_with(model, lambda _, old: torch.empty_like(old, device="meta"))
+    if training != model.training:
+        twin.train(training)
     tracer = Tracer()
     known = _register(tracer, twin)
     for given in tree_leaves((example, kwexample)):

@@ -6,5 +6,6 @@ from nestling.cut.merge import Tally
 from nestling.cut.pick import importance
 from nestling.cut.plan import Plan, plan
 from nestling.cut.resize import resize, submodel
+from nestling.cut.wire import pack, unpack
 
-__all__ = ["Cost", "Plan", "Tally", "cost", "extract", "importance", "plan", "resize", "submodel"]
+__all__ = ["Cost", "Plan", "Tally", "cost", "extract", "importance", "pack", "plan", "resize", "submodel", "unpack"]

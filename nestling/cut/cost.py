@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.axes import AxisMap
-from nestling.axes.shapes import ShapeMode, first_line, on_shapes, tensors_in
+from nestling.axes.shapes import ShapeMode, on_shapes, tensors_in
 from nestling.axes.skeleton import tensors
 from nestling.cut.plan import Plan
 from nestling.cut.resize import resize
-from nestling.errors import BuildError
+from nestling.errors import BuildError, first_line
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ def cost(
     saved = {id(tensor): tensor for tensor in small.state_dict(keep_vars=True).values()}
     if batch is not None:
         example, kwexample = tree_map_only(
-            Tensor, lambda given: given[:1].expand(batch, *given.shape[1:]), (example, kwexample)
+            Tensor,
+            lambda given: given[:1].expand(batch, *given.shape[1:]) if given.dim() else given,
+            (example, kwexample),
         )
     try:
         macs, activations = on_shapes(lambda args, kwargs: _step(small, args, kwargs), example, kwexample)

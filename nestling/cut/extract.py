@@ -63,7 +63,7 @@ class _Same:
         return id(self.axes)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _cuts(same: _Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
     axes = same.axes
     plan.fit(axes, frozen)

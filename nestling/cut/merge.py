@@ -3,13 +3,15 @@
 Clients that hold the same slice are averaged first, as a running mean over contiguous tensors: as fast as copying,
 and exact where nothing was trained (a mean of equal numbers is moved by zero). The means of different slices then
 meet coordinate by coordinate in double precision, each with the weight of its clients. Memory depends on how many
-*different* slices there are, and is bounded: beyond `OPEN` of them, slices go straight into double-precision sums.
+*different* slices there are, and is bounded: beyond `ROOM` times the model, slices go straight into
+double-precision sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
 from nestling.errors import PlanError, StateError, nearest
 
-OPEN = 8  # different slices averaged on their own at a time; five levels, or NeFL's five submodels, fit
+ROOM = 4.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
 
 
 class Tally:
@@ -55,29 +57,31 @@ class Tally:
 
     def __init__(self, axes: AxisMap, state: State) -> None:
         self._axes = axes
+        self._whole = cuts(axes, Plan())
         self._means: dict[object, _Mean] = {}
+        self._sums: dict[tuple[str, ...], _Sum] = {}
         self._spare: dict[object, dict[str, Tensor]] = {}
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self.restart(state)
 
     def restart(self, state: State) -> None:
         """Begin anew from `state`, in the memory of the last merge: the next round of the same fleet."""
         fits(self._axes, state)
-        self._state = {
-            name: state[name if name in state else self._axes.tied[name]].detach() for name in self._axes.dims
+        tied = self._axes.tied
+        self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
+        floats = [name for name, old in self._state.items() if old.is_floating_point() and name not in tied]
+        self._groups = _alike(self._axes, floats)
+        self._counters = {
+            name: None for name, old in self._state.items() if not old.is_floating_point() and name not in tied
         }
-        self._names = [name for name in self._state if name not in self._axes.tied]
-        self._counters: dict[str, Tensor] = {}
-        self._spare = {
-            tuple((name, tensor.shape) for name, tensor in mean.tensors.items()): mean.tensors
-            for mean in self._means.values()
-        }
+        self._counted: dict[str, Tensor] = {}
+        self._room = ROOM * sum(self._state[name].nbytes for name in floats)
+        self._spare = {mean.shapes: mean.tensors for mean in self._means.values()}
         self._means.clear()
-        for total, weights in self._sums.values():
-            total.zero_()
-            weights.zero_()
+        for total in self._sums.values():
+            total.clear()
         self.clients = 0
 
+    @torch.no_grad()
     def add(
         self,
         state: State,
@@ -103,67 +107,46 @@ class Tally:
         trusted
             Skip the search for values that are not finite: for workers of your own that have looked already.
         """
-        if not (isinstance(weight, float | int) and math.isfinite(weight) and weight > 0):
+        if isinstance(weight, bool) or not (isinstance(weight, float | int) and 0 < weight < math.inf):
             raise StateError(f"the weight of a client must be a number above zero, not {weight!r}")
         how = cuts(self._axes, plan)
         self._check(state, how, trusted)
-        part = {} if touched is None else self._narrowed(state, plan, touched)
+        part = {} if touched is None else self._touched(plan, touched)
+        if any(tensor.device != self._state[name].device for name, tensor in state.items()):
+            state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
         # all checks are behind us: from here on nothing may fail
-        for name in self._names:
-            if name in how and not self._state[name].is_floating_point():
-                old = self._counters.get(name)
-                new = state[name].detach()
-                self._counters[name] = new.clone() if old is None else torch.maximum(old, new)
-        for name, (tensor, where) in part.items():
-            self._add_sum(name, tensor, where, weight)
-        self._add_mean({name: state[name].detach() for name in self._floats(plan) if name not in part}, plan, weight)
+        for name in self._counters:
+            if name in how:
+                best = self._counted.get(name)
+                self._counted[name] = state[name].clone() if best is None else torch.maximum(best, state[name])
+        rest = [names for names in self._groups if names[0] in how and names not in part]
+        for names, (inside, where) in part.items():
+            self._sum(names).add([inside.take(state[name]) for name in names], where, weight)
+        self._add_mean([name for names in rest for name in names], rest, state, plan, weight)
         self.clients += 1
 
+    @torch.no_grad()
     def value(self) -> dict[str, Tensor]:
         """Return the merged state of the whole model: new tensors, names tied in the model share one."""
-        merged: dict[str, Tensor] = {}
+        merged: dict[str, Tensor] = {name: best.clone() for name, best in self._counted.items()}
+        for names in self._groups:
+            merged.update(zip(names, self._merged(names), strict=True))
+        result = {}
         for name in self._axes.dims:
-            if name in self._axes.tied:
-                merged[name] = merged[self._axes.tied[name]]
-            elif name in self._counters:
-                merged[name] = self._counters[name].clone()
-            else:
-                merged[name] = self._merged(name)
-        return merged
+            first = self._axes.tied.get(name, name)
+            result[name] = merged[first] if first in merged else self._state[first].clone()
+        return result
 
     def weights(self, name: str) -> Tensor:
         """Return how much weight every coordinate of a tensor has gathered so far, in its shape (float64)."""
         if name not in self._state:
             raise StateError(f"there is no tensor {name!r}{nearest(name, self._state)}")
         name = self._axes.tied.get(name, name)
-        full = cuts(self._axes, Plan())[name]
-        weights = self._sums[name][1].clone() if name in self._sums else _blank(full)
-        for mean in self._means.values():
-            if mean.weight and name in mean.cuts:
-                mean.cuts[name].count(weights, mean.weight)
-        return weights.view(_collapsed(full)).expand(full.view).reshape(full.shape)
-
-    def _narrowed(self, state: State, plan: Plan, touched: Plan) -> dict[str, tuple[Tensor, Cut]]:
-        """The tensors of which the client trained only a part: that part, and its place in the whole model."""
-        touched.fit(self._axes, frozen=True)
-        for axis, runs in touched.runs.items():
-            whole = ((0, self._axes.table[axis].size),)
-            if not all(any(a <= x and y <= b for a, b in plan.runs.get(axis, whole)) for x, y in runs):
-                raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
-        both = {**plan.runs, **touched.runs}
-        result = {}
-        for name in self._floats(plan):
-            dims = self._axes.dims[name]
-            if any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
-                where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
-                small = Dims(replace(dim, lambda leaf: Leaf(leaf.name, _count(plan, leaf))) for dim in dims)
-                inside = cut(small, lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
-                result[name] = inside.take(state[name].detach()), where
-        return result
-
-    def _floats(self, plan: Plan) -> list[str]:
-        how = cuts(self._axes, plan)
-        return [name for name in self._names if name in how and self._state[name].is_floating_point()]
+        full = self._whole[name]
+        gathered = next((self._gathered(names) for names in self._groups if name in names), None)
+        if gathered is None:
+            return torch.zeros(full.shape, dtype=torch.float64)
+        return gathered.expand(full.view).reshape(full.shape)
 
     def _check(self, state: State, how: Mapping[str, Cut], trusted: bool) -> None:
         for name in state:
@@ -176,7 +159,7 @@ class Tally:
                 if name in self._axes.tied:
                     continue
                 raise StateError(f"the update lacks the tensor {name!r}, which its plan keeps")
-            if tuple(tensor.shape) != place.shape:
+            if tensor.shape != place.shape:
                 raise StateError(
                     f"the tensor {name!r} has shape {tuple(tensor.shape)}, but its plan gives it {place.shape}"
                 )
@@ -185,83 +168,186 @@ class Tally:
             if not trusted and tensor.is_floating_point() and not _finite(tensor):
                 raise StateError(f"the tensor {name!r} holds values that are not finite")
 
-    def _add_mean(self, tensors: dict[str, Tensor], plan: Plan, weight: float) -> None:
+    def _touched(self, plan: Plan, touched: Plan) -> dict[tuple[str, ...], tuple[Cut, Cut]]:
+        """For tensors of which only a part was trained: how to take it out of them, and its place in the whole."""
+        touched.fit(self._axes, frozen=True)
+        for axis, runs in touched.runs.items():
+            kept = plan.runs.get(axis, ((0, self._axes.table[axis].size),))
+            if not all(any(a <= start and stop <= b for a, b in kept) for start, stop in runs):
+                raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
+        both = {**plan.runs, **touched.runs}
         how = cuts(self._axes, plan)
-        key = (plan.content, tuple(tensors))
+        result = {}
+        for names in self._groups:
+            dims = self._axes.dims[names[0]]
+            if names[0] in how and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
+                small = Dims(replace(dim, lambda leaf: Leaf(leaf.name, _count(plan, leaf))) for dim in dims)
+                inside = cut(small, lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
+                where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
+                result[names] = inside, where
+        return result
+
+    def _add_mean(
+        self, names: list[str], groups: list[tuple[str, ...]], state: State, plan: Plan, weight: float
+    ) -> None:
+        how = cuts(self._axes, plan)
+        key = (plan, len(names))
         mean = self._means.get(key)
-        if mean is None and (len(self._means) < OPEN or all(how[name].whole for name in tensors)):
-            shapes = tuple((name, tensor.shape) for name, tensor in tensors.items())
-            room = self._spare.pop(shapes) if shapes in self._spare else _like(tensors)
-            mean = self._means[key] = _Mean(room, how)
+        if mean is None:
+            shapes = tuple((name, how[name].shape) for name in names)
+            size = sum(state[name].nbytes for name in names)
+            used = sum(other.bytes for other in self._means.values())
+            if used + size <= self._room:
+                spare = self._spare.pop(shapes, None)
+                room = _like(names, state) if spare is None else spare
+                mean = self._means[key] = _Mean(room, shapes, how, size)
         if mean is not None:
-            mean.add(tensors, weight)
+            mean.add([state[name] for name in names], weight)
         else:
-            for name, tensor in tensors.items():
-                self._add_sum(name, tensor, how[name], weight)
+            for group in groups:
+                self._sum(group).add([state[name] for name in group], how[group[0]], weight)
 
-    def _add_sum(self, name: str, tensor: Tensor, where: Cut, weight: float) -> None:
-        if name not in self._sums:
-            full = torch.zeros(where.view, dtype=torch.float64, device=self._state[name].device)
-            self._sums[name] = (full, _blank(where))
-        total, weights = self._sums[name]
-        where.add_to(total, tensor.double().mul_(weight))
-        where.count(weights, weight)
+    def _sum(self, names: tuple[str, ...]) -> _Sum:
+        if names not in self._sums:
+            self._sums[names] = _Sum(self._whole[names[0]], [self._state[name] for name in names])
+        return self._sums[names]
 
-    def _merged(self, name: str) -> Tensor:
-        old = self._state[name]
-        means = [mean for mean in self._means.values() if mean.weight and name in mean.tensors]
-        sums = self._sums.get(name)
+    def _gathered(self, names: tuple[str, ...]) -> Tensor:
+        """The weight gathered by the coordinates of tensors that are cut alike; fixed factors have size one."""
+        full = self._whole[names[0]]
+        gathered = (
+            self._sums[names].weights.clone() if names in self._sums else full.blank(self._state[names[0]].device)
+        )
+        for mean in self._means.values():
+            if names[0] in mean.tensors:
+                mean.cuts[names[0]].count(gathered, mean.weight)
+        return gathered
+
+    def _merged(self, names: tuple[str, ...]) -> Iterable[Tensor]:
+        means = [mean for mean in self._means.values() if names[0] in mean.tensors]
+        sums = self._sums.get(names)
+        full = self._whole[names[0]]
+        if sums is not None and not sums.used:
+            sums = None
         if sums is None and not means:
-            return old.clone()
-        if sums is None and len(means) == 1 and means[0].cuts[name].whole:
-            return means[0].tensors[name].to(old.dtype, copy=True)
-        full = cuts(self._axes, Plan())[name]
-        if sums is None:
-            total, weights = torch.zeros(full.view, dtype=torch.float64, device=old.device), _blank(full)
+            return [self._state[name].clone() for name in names]
+        chain = sorted(means, key=lambda mean: -math.prod(mean.cuts[names[0]].kept))
+        if sums is None and _nested([mean.cuts[names[0]] for mean in chain]):
+            return [self._nested(name, chain) for name in names]
+        gathered = self._gathered(names)
+        held = gathered > 0
+        inverse = torch.where(held, 1 / gathered, 0.0)
+        everywhere = bool(held.all())
+        merged = []
+        for k, name in enumerate(names):
+            old = self._state[name]
+            total = full.zeros(old.device) if sums is None else sums.totals[k].clone()
+            for mean in means:
+                mean.cuts[name].add_to(total, _from(old, mean.cuts[name], mean.tensors[name]), mean.weight)
+            total.mul_(inverse)
+            if old.dtype == torch.float64:
+                total.add_(old.reshape(full.view))  # sums are of changes here: see _from
+            new = torch.empty_like(old, memory_format=torch.contiguous_format).view(full.view).copy_(total)
+            if not everywhere:
+                new = torch.where(held, new, old.reshape(full.view))
+            merged.append(new.view(old.shape))
+        return merged
+
+    def _nested(self, name: str, chain: list[_Mean]) -> Tensor:
+        """Merge means of which each lies inside the one before: inside a slice, all have gathered the same weight."""
+        old, first = self._state[name], chain[0]
+        if first.cuts[name].whole:
+            new = first.tensors[name].clone(memory_format=torch.contiguous_format)
         else:
-            total, weights = sums[0].clone(), sums[1].clone()
-        for mean in means:
-            mean.cuts[name].add_to(total, mean.tensors[name].double().mul_(mean.weight))
-            mean.cuts[name].count(weights, mean.weight)
-        weights = weights.view(_collapsed(full))
-        merged = torch.where(weights > 0, total / weights, old.reshape(full.view).double())
-        return merged.to(old.dtype).view(old.shape)
+            new = old.to(first.tensors[name].dtype, copy=True, memory_format=torch.contiguous_format)
+            first.cuts[name].blend(new, first.tensors[name], 1.0)
+        weight = first.weight
+        for mean in chain[1:]:
+            weight += mean.weight
+            mean.cuts[name].blend(new, mean.tensors[name], mean.weight / weight)
+        return new.to(old.dtype)
 
 
 class _Mean:
     """The running mean of what clients with one slice returned."""
 
-    def __init__(self, tensors: dict[str, Tensor], where: Mapping[str, Cut]) -> None:
-        self.tensors = tensors
-        self.cuts = {name: where[name] for name in tensors}
+    def __init__(self, room: dict[str, Tensor], shapes: object, where: Mapping[str, Cut], size: int) -> None:
+        self.tensors = room
+        self.shapes = shapes
+        self.cuts = where
+        self.bytes = size
         self.weight = 0.0
 
-    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
+    def add(self, tensors: list[Tensor], weight: float) -> None:
         mine = list(self.tensors.values())
-        theirs = [tensors[name].to(mean.dtype) for name, mean in self.tensors.items()]
+        if any(mean.dtype != new.dtype for mean, new in zip(mine, tensors, strict=True)):
+            tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
         self.weight += weight
         if self.weight == weight:
-            torch._foreach_copy_(mine, theirs)
+            torch._foreach_copy_(mine, tensors)
         else:  # mean += (new − mean) · share: moves by exactly zero where new equals mean
-            torch._foreach_lerp_(mine, theirs, weight / self.weight)
+            torch._foreach_lerp_(mine, tensors, weight / self.weight)
 
 
-def _like(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+class _Sum:
+    """Weighted sums, in double precision, of slices of tensors that are always cut alike."""
+
+    def __init__(self, whole: Cut, olds: list[Tensor]) -> None:
+        self._olds = olds
+        self.totals = whole.stacked(len(olds)).zeros(olds[0].device)
+        self.weights = whole.blank(olds[0].device)
+        self.used = False
+
+    def clear(self) -> None:
+        self.totals.zero_()
+        self.weights.zero_()
+        self.used = False
+
+    def add(self, tensors: list[Tensor], where: Cut, weight: float) -> None:
+        self.used = True
+        where.count(self.weights, weight)
+        parts = [_from(old, where, tensor) for old, tensor in zip(self._olds, tensors, strict=True)]
+        stack = torch.stack(parts) if len(parts) > 1 else parts[0][None]
+        where.stacked(len(parts)).add_to(self.totals, stack, weight)
+
+
+def _from(old: Tensor, where: Cut, new: Tensor) -> Tensor:
+    """What is summed of a tensor: itself; or its change, where sums are no wider than the tensor.
+
+    Double-precision sums give back a single-precision value exactly, however many times it was added; a value in
+    double precision they do not, but the sum of no change is zero.
+    """
+    return new - where.take(old) if old.dtype == torch.float64 else new
+
+
+def _nested(chain: list[Cut]) -> bool:
+    """Whether every slice lies inside the one before it, and none is so scattered that it goes by index."""
+    return all(where.boxes is not None for where in chain) and all(b.inside(a) for a, b in pairwise(chain))
+
+
+def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Group tensors that are always cut alike: same dims, and dropped with the same blocks."""
+    owners: dict[str, list[str]] = {}
+    for block, members in axes.blocks.items():
+        for name in members:
+            owners.setdefault(name, []).append(block)
+    groups: dict[object, list[str]] = {}
+    for name in names:
+        groups.setdefault((axes.dims[name], tuple(owners.get(name, ()))), []).append(name)
+    return [tuple(group) for group in groups.values()]
+
+
+def _like(names: Iterable[str], state: State) -> dict[str, Tensor]:
     """Room for running means; those of half-precision tensors are kept in single precision."""
-    return {name: torch.empty_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for name, x in tensors.items()}
+    return {
+        name: torch.empty_like(state[name], dtype=torch.promote_types(state[name].dtype, torch.float32))
+        for name in names
+    }
 
 
 def _finite(tensor: Tensor) -> bool:
     # a sum is quicker than asking every value; it can only overflow to a false alarm, which the slow way settles
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
-
-
-def _collapsed(where: Cut) -> tuple[int, ...]:
-    return tuple(1 if fixed else n for n, fixed in zip(where.view, where.fixed, strict=True))
-
-
-def _blank(where: Cut) -> Tensor:
-    return torch.zeros(_collapsed(where), dtype=torch.float64)
 
 
 def _count(plan: Plan, leaf: Leaf) -> int:

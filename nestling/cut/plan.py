@@ -83,6 +83,10 @@ class Plan:
         return isinstance(other, Plan) and self.content == other.content and self.key == other.key
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # the content of a random plan holds thousands of numbers
         return hash(self.content)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from nestling.cut.plan import Runs
 
 Kept = Callable[[Leaf], Runs]
 Box = tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]  # (factor, start, length) big, small
-_MANY = 64  # boxes; beyond that, indexing is quicker than one operation per box
+_STRETCH = 1 << 16  # values handled at a time on the way into double precision
+_FEW = 4  # boxes that are always taken one by one: two axes whose windows wrap around
+_WORTH = 4096  # values in a box for which one operation per box is quicker than indexing
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Cut:
     def boxes(self) -> tuple[Box, ...] | None:
         """The boxes of the cut, or None where there would be too many."""
         cut = [k for k, n in enumerate(self.kept) if n != self.view[k]]
-        if math.prod(len(self.runs[k]) for k in cut) > _MANY:
+        count = math.prod(len(self.runs[k]) for k in cut)
+        if count > _FEW and math.prod(self.kept) < count * _WORTH:
             return None
         sides = []
         for k in cut:
@@ -75,10 +78,6 @@ class Cut:
             for choice in itertools.product(*sides)
         )
 
-    def index(self, factor: int) -> Tensor:
-        """Return the kept indices along one factor."""
-        return torch.cat([torch.arange(start, stop) for start, stop in self.runs[factor]])
-
     def take(self, big: Tensor) -> Tensor:
         """Return the small tensor, a copy in which each kept value was copied once where runs are few."""
         if self.whole:
@@ -87,7 +86,7 @@ class Cut:
         if self.boxes is None:
             for k, size in enumerate(self.view):
                 if self.kept[k] != size:
-                    big = big.index_select(k, self.index(k).to(big.device))
+                    big = big.index_select(k, indices(self.runs[k]).to(big.device))
             return big.reshape(self.shape)
         if len(self.boxes) == 1:
             return narrow(big, self.boxes[0][0]).clone(memory_format=torch.contiguous_format).view(self.shape)
@@ -96,39 +95,98 @@ class Cut:
             narrow(small, target).copy_(narrow(big, source))
         return small.view(self.shape)
 
-    def add_to(self, big: Tensor, small: Tensor) -> None:
-        """Add the small tensor onto its places in `big` (seen by its factors, contiguous)."""
+    def add_to(self, big: Tensor, small: Tensor, weight: float) -> None:
+        """Add `weight` times the small tensor onto its places in `big` (float64, contiguous, seen by its factors)."""
         big, small = big.view(self.view), small.reshape(self.kept)
         if self.boxes is not None:
             for target, source in self.boxes:
-                narrow(big, target).add_(narrow(small, source))
+                narrow(big, target).add_(narrow(small, source), alpha=weight)
             return
-        # rows of uncut trailing values, each at its own offset
+        # rows of uncut trailing values, each at its own offset, a stretch at a time: stretches fit the cache
         inner = len(self.view)
         while inner and self.kept[inner - 1] == self.view[inner - 1]:
             inner -= 1
-        rows = self._offsets(self.view, inner)
         width = math.prod(self.view[inner:])
-        big.view(-1, width).index_add_(0, rows, small.reshape(-1, width).to(big.dtype))
+        places = offsets(self.view[:inner], self.runs[:inner]).to(big.device)
+        big, small = big.view(-1, width), small.reshape(-1, width)
+        stretch = max(1, _STRETCH // width)
+        for rows, values in zip(places.split(stretch), small.split(stretch), strict=True):
+            wide = values.to(big.dtype, copy=True)
+            big.index_add_(0, rows, wide if weight == 1 else wide.mul_(weight))
+
+    def inside(self, other: Cut) -> bool:
+        """Whether every place of this cut is one of `other`, a cut of the same tensor."""
+        return all(
+            all(any(a <= start and stop <= b for a, b in theirs) for start, stop in mine)
+            for mine, theirs in zip(self.runs, other.runs, strict=True)
+            if mine != theirs
+        )
+
+    def blend(self, big: Tensor, small: Tensor, share: float) -> None:
+        """Move the places of this cut in `big` by `share` of the way to the small tensor (all of it: a copy)."""
+        assert self.boxes is not None
+        big, small = big.view(self.view), small.reshape(self.kept)
+        for target, source in self.boxes:
+            place, value = narrow(big, target), narrow(small, source)
+            if share == 1:
+                place.copy_(value)
+            else:
+                place.lerp_(value, share)
+
+    def stacked(self, count: int) -> Cut:
+        """Return the same cut of `count` tensors stacked along a new first dim."""
+        first: Runs = ((0, count),)
+        return Cut((count, *self.shape), (count, *self.view), (first, *self.runs), (True, *self.fixed))
+
+    def zeros(self, device: torch.device) -> Tensor:
+        """Return room for sums: the big tensor seen by its factors (float64)."""
+        return torch.zeros(self.view, dtype=torch.float64, device=device)
+
+    def blank(self, device: torch.device) -> Tensor:
+        """Return room for per-coordinate weights: as `zeros`, but fixed factors of size one."""
+        return torch.zeros(self._collapsed, dtype=torch.float64, device=device)
+
+    @property
+    def _collapsed(self) -> tuple[int, ...]:
+        return tuple(1 if fixed else n for n, fixed in zip(self.view, self.fixed, strict=True))
 
     def count(self, big: Tensor, weight: float) -> None:
-        """Add `weight` at the kept places of `big`, whose fixed factors have size one."""
-        view = tuple(1 if fixed else n for n, fixed in zip(self.view, self.fixed, strict=True))
-        big = big.view(view)
+        """Add `weight` at the kept places of `big`, which is shaped like `blank()`."""
         if self.boxes is not None:
             for target, _ in self.boxes:
                 narrow(big, target).add_(weight)
             return
-        rows = self._offsets(view, len(view))
-        big.view(-1).index_add_(0, rows, torch.full((len(rows),), weight, dtype=big.dtype))
+        view, runs = zip(
+            *((n, kept) for n, kept, fixed in zip(self.view, self.runs, self.fixed, strict=True) if not fixed),
+            strict=True,
+        )
+        rows = offsets(view, runs).to(big.device)
+        big.view(-1).index_add_(0, rows, torch.full((len(rows),), weight, dtype=big.dtype, device=big.device))
 
-    def _offsets(self, view: tuple[int, ...], inner: int) -> Tensor:
-        """Flat offsets of every kept combination of the first `inner` factors of `view`."""
-        offsets = torch.zeros(1, dtype=torch.long)
-        for k in range(inner):
-            kept = self.index(k) if view[k] != 1 else torch.zeros(1, dtype=torch.long)
-            offsets = (offsets[:, None] * view[k] + kept).flatten()
-        return offsets
+
+@lru_cache(maxsize=4)
+def offsets(view: tuple[int, ...], runs: tuple[Runs, ...]) -> Tensor:
+    """Return the flat offsets, in a tensor of shape `view`, of every combination of the indices in `runs`.
+
+    The last few are remembered: values and weights of one tensor go to the same places.
+
+    >>> offsets((2, 4), (((0, 2),), ((1, 3),)))
+    tensor([1, 2, 5, 6])
+    """
+    flat = torch.zeros(1, dtype=torch.long)
+    for size, kept in zip(view, runs, strict=True):
+        flat = (flat[:, None] * size + indices(kept)).flatten()
+    return flat
+
+
+@lru_cache(maxsize=1024)
+def indices(runs: Runs) -> Tensor:
+    """Return the indices that `runs` stand for, in increasing order; remembered, so not to be written to.
+
+    >>> indices(((0, 2), (5, 6)))
+    tensor([0, 1, 5])
+    """
+    return torch.tensor([value for start, stop in runs for value in range(start, stop)])
 
 
 def narrow(tensor: Tensor, box: tuple[tuple[int, int, int], ...]) -> Tensor:

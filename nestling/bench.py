@@ -1,0 +1,217 @@
+"""Speed and memory of the cut, as ratios measured side by side in one run (`nestling bench`).
+
+Timings on a shared machine wander by tens of per cent; ratios of two things measured in turn do not. Every figure
+here is therefore a median over interleaved repeats, on one thread, beside the figure that it is compared with.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from nestling.axes import AxisMap, trace
+from nestling.cut import Plan, Tally, extract, plan
+from nestling.nets import build, example
+
+LEVELS = (1.0, 0.5, 0.25, 0.125, 0.0625)
+MODEL = "resnet18"  # 11 million parameters
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement: `value` in `unit`, and the bound that it should keep, where there is one."""
+
+    name: str
+    value: float
+    unit: str
+    bound: str = ""
+    ok: bool = True
+    note: str = ""
+
+
+def side_by_side(*actions: Callable[[], object], repeats: int = 7) -> list[float]:
+    """Return the median seconds of each action, all of them run in turn `repeats` times."""
+    for action in actions:
+        action()
+    seconds: list[list[float]] = [[] for _ in actions]
+    for _ in range(repeats):
+        for action, spent in zip(actions, seconds, strict=True):
+            start = time.perf_counter()
+            action()
+            spent.append(time.perf_counter() - start)
+    return [statistics.median(spent) for spent in seconds]
+
+
+def _merging() -> Iterator[Figure]:
+    """Merging mixed-level clients against copying the same tensors into memory that is there already."""
+    model = build(MODEL)
+    axes, whole = trace(model, *example(MODEL)), model.state_dict()
+    tally = Tally(axes, whole)
+    for pick, bound in (("prefix", 0.9), ("rolling", 0.9), ("random", 0.6)):
+        for count in (10, 100):
+            fleet = _fleet(axes, whole, pick, count)
+            room = [{name: torch.empty_like(x) for name, x in state.items()} for state in _distinct(fleet)]
+            places = {id(state): place for state, place in zip(_distinct(fleet), room, strict=True)}
+
+            def copy(fleet: Fleet = fleet, places: dict[int, dict[str, Tensor]] = places) -> None:
+                for state, _ in fleet:
+                    for name, place in places[id(state)].items():
+                        place.copy_(state[name])
+
+            def merge(trusted: bool, fleet: Fleet = fleet) -> float:
+                tally.restart(whole)
+                start = time.perf_counter()
+                for state, made in fleet:
+                    tally.add(state, made, trusted=trusted)
+                return time.perf_counter() - start
+
+            copied, merged, checked, value = _merge_times(copy, merge, tally, repeats=9 if count == 10 else 5)
+            ratio = copied / merged
+            yield Figure(
+                f"merge of {count} clients, {pick}",
+                ratio,
+                "× copy_",
+                f"≥ {bound}",
+                ratio >= bound,
+                f"{copied / checked:.2f} with the search for NaN and ∞; value() takes {value / copied:.2f} of the copy",
+            )
+
+
+Fleet = list[tuple[dict[str, Tensor], Plan]]
+
+
+def _fleet(axes: AxisMap, whole: dict[str, Tensor], pick: str, count: int) -> Fleet:
+    """`count` clients, level by level in turn: two states per level, shared, since only their bytes matter."""
+    states: dict[tuple[float, int], dict[str, Tensor]] = {}
+    fleet = []
+    for client in range(count):
+        width = LEVELS[client % len(LEVELS)]
+        made = plan(axes, width, pick, round=37, seed=client)
+        key = width, client // len(LEVELS) % 2
+        if key not in states:
+            states[key] = extract(axes, made, whole)
+        fleet.append((states[key], made))
+    return fleet
+
+
+def _distinct(fleet: Fleet) -> list[dict[str, Tensor]]:
+    return list({id(state): state for state, _ in fleet}.values())
+
+
+def _merge_times(
+    copy: Callable[[], None], merge: Callable[[bool], float], tally: Tally, repeats: int
+) -> tuple[float, float, float, float]:
+    merge(True)
+    copies, merges, checks, values = [], [], [], []
+    for _ in range(repeats):
+        copies += side_by_side(copy, repeats=1)
+        merges.append(merge(True))
+        checks.append(merge(False))
+        start = time.perf_counter()
+        tally.value()
+        values.append(time.perf_counter() - start)
+    return (
+        statistics.median(copies),
+        statistics.median(merges),
+        statistics.median(checks),
+        statistics.median(values),
+    )
+
+
+def _extracting() -> Iterator[Figure]:
+    """Cutting out a half-width model against cloning that model."""
+    model = build(MODEL)
+    axes, whole = trace(model, *example(MODEL)), model.state_dict()
+    half = plan(axes, 0.5)
+    small = extract(axes, half, whole)
+    cut, cloned = side_by_side(
+        lambda: extract(axes, half, whole), lambda: [x.clone() for x in small.values()], repeats=15
+    )
+    yield Figure("extract of a half-width model", cloned / cut, "× clone", note="each kept value is copied once")
+
+
+def _memory() -> Iterator[Figure]:
+    """Peak memory of a merge of 100 clients against one of 10, each in a process of its own."""
+    few, many = (_peak(count) for count in (10, 100))
+    ratio = many / few
+    yield Figure("memory of a merge, 100 clients", ratio, "× 10 clients", "≤ 1.05", ratio <= 1.05)
+
+
+def _peak(count: int) -> int:
+    code = f"from nestling import bench; bench.merge_and_tell_peak({count})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def merge_and_tell_peak(count: int) -> None:
+    """Merge `count` random slices made one at a time, and print the most memory (KiB) that took."""
+    torch.set_num_threads(1)
+    model = build(MODEL)
+    axes, whole = trace(model, *example(MODEL)), model.state_dict()
+    tally = Tally(axes, whole)
+    for client in range(count):
+        made = plan(axes, LEVELS[client % len(LEVELS)], "random", seed=client)
+        tally.add(extract(axes, made, whole), made)
+    tally.value()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _tracing() -> Iterator[Figure]:
+    """Seconds to trace big models without their memory; the first trace of a process, which imports, apart."""
+    with torch.device("meta"):
+        wide = build("wide-resnet101-2")
+    inputs = example("wide-resnet101-2", batch=1)
+    (seconds,) = side_by_side(lambda: trace(wide, *inputs), repeats=3)
+    yield Figure("trace of wide-resnet101-2", seconds, "s", "< 0.5", seconds < 0.5, "125 million parameters")
+    if find_spec("transformers") is None:
+        return
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - an optional extra
+
+    shape = LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        use_cache=False,
+    )
+    with torch.device("meta"):
+        llama = LlamaForCausalLM(shape)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    words = torch.zeros(1, 16, dtype=torch.long)
+    (seconds,) = side_by_side(lambda: trace(llama, words), repeats=1)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    size = sum(parameter.numel() for parameter in llama.parameters()) / 1e9
+    yield Figure(
+        "trace of Llama-8B", seconds, "s", "< 2", seconds < 2, f"{size:.1f} billion parameters, {grown:.0f} MB more"
+    )
+
+
+def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
+    def measured() -> list[Figure]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return list(measure())
+        finally:
+            torch.set_num_threads(before)
+
+    return measured
+
+
+FIGURES: dict[str, Callable[[], list[Figure]]] = {
+    "merging": _one_thread(_merging),
+    "extracting": _one_thread(_extracting),
+    "memory": _one_thread(_memory),
+    "tracing": _one_thread(_tracing),
+}

@@ -1,0 +1,103 @@
+"""The program `nestling`: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from nestling.cli.bench import bench_command
+from nestling.cli.check import check_command
+from nestling.cli.cost import cost_command
+from nestling.cli.list import list_command
+from nestling.cli.screen import err, one_line
+from nestling.errors import NestlingError
+
+
+def _examples(*lines: str) -> str:
+    return "\n  ".join(["\b\nExamples:", *lines])  # \b keeps the lines as they are
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: short, and alike in all versions of typer
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_examples(
+        "nestling list models",
+        "nestling cost --model cnn --levels a,b,c,d,e",
+        "nestling check package.module:factory",
+    ),
+)
+app.command("list", epilog=_examples("nestling list models", "nestling list models --json"))(list_command)
+app.command(
+    "cost",
+    epilog=_examples(
+        "nestling cost --model cnn",
+        "nestling cost --model resnet18 --levels a,c,0.3 --batch 64 --set classes=100 --set norm=gn",
+        "nestling cost --model package.module:factory --json",
+    ),
+)(cost_command)
+app.command("check", epilog=_examples("nestling check mynets:make", "nestling check vit-tiny --json"))(check_command)
+app.command("bench", epilog=_examples("nestling bench", "nestling bench --json"))(bench_command)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere, as may NESTLING_DEBUG=1.")
+    ] = False,
+) -> None:
+    """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
+    if version:
+        from nestling import __version__  # noqa: PLC0415
+
+        typer.echo(f"nestling {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 2 bad input, 1 anything else, 130 interrupted."""
+    given = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
+    given = [word for word in given if word != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where × cannot be written, a ? will do
+    try:
+        code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as problem:
+        if debug:
+            traceback.print_exc()
+        return _complain(problem)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(problem: Exception) -> int:
+    """Print an error as one sentence on stderr; return the exit code."""
+    from rich.text import Text  # noqa: PLC0415
+
+    code = 2
+    if isinstance(problem, NestlingError):
+        sentence = str(problem)
+    elif hasattr(problem, "format_message"):  # an error of click, which some versions of typer carry inside
+        sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())  # from typer up to 0.24
+        context = getattr(problem, "ctx", None)
+        if context is not None and not sentence.endswith("?"):
+            sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
+    else:
+        code, sentence = 1, f"unexpected {one_line(problem)} (--debug shows where)"
+    err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
+    return code

@@ -1,0 +1,106 @@
+"""``nestling check``: prove that a model can be cut, or say where it cannot."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestling.cli.screen import out, print_json, print_table, working
+from nestling.cli.target import load, parse_options
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from nestling import AxisMap, Report
+
+
+def check_command(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="package.module:factory, or a name from 'nestling list models'.")
+    ],
+    options: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the model; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Prove that a model can be cut.
+
+    The exit code is 0 if it can, 1 if something is wrong. A factory is a function without arguments that returns
+    (model, example); the example is a tensor, a tuple of tensors, or a dictionary of keyword arguments. A model with
+    an attribute example_inputs will do as well. The module is looked for in the current directory first.
+    """
+    given = parse_options(options or [])
+    with working(f"tracing {target}"):
+        import nestling  # noqa: PLC0415
+
+        loaded = load(target, given)
+        axes = nestling.trace(loaded.model, *loaded.args, **loaded.kwargs)
+    with working(f"proving the axes of {target}"):
+        report = nestling.check(loaded.model, axes, *loaded.args, **loaded.kwargs)
+    found = _found(report, axes)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _found(report: Report, axes: AxisMap) -> dict[str, Any]:
+    """Return the report as the object that --json prints."""
+    rows: dict[str, list[dict[str, Any]]] = {"axis": [], "frozen": [], "sub-model": []}
+    for row in report.rows:
+        if row.kind == "axis":
+            tensors = len(axes.uses(row.name))
+            entry = {"name": row.name, "size": row.size, "tensors": tensors, "ok": row.ok}
+            rows["axis"].append(entry | {"note": "" if row.ok else row.note})
+        elif row.kind == "frozen":
+            rows["frozen"].append({"name": row.name, "size": row.size, "why": row.note})
+        else:
+            rows["sub-model"].append({"name": row.name, "parameters": row.size, "ok": row.ok, "note": row.note})
+    return {
+        "ok": report.ok,
+        "coverage": report.coverage,
+        "axes": rows["axis"],
+        "frozen": rows["frozen"],
+        "submodels": rows["sub-model"],
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    axes, frozen, submodels = found["axes"], found["frozen"], found["submodels"]
+    print_table(
+        {"axis": "left", "units": "right", "tensors": "right", "proof": "left"},
+        [[row["name"], f"{row['size']:,}", f"{row['tensors']:,}", _verdict(row, "holds")] for row in axes],
+    )
+    out().print()
+    if frozen:
+        print_table(
+            {"frozen axis": "left", "units": "right", "why it is never cut": "left"},
+            [[row["name"], f"{row['size']:,}", row["why"]] for row in frozen],
+        )
+        out().print()
+    print_table(
+        {"sub-model": "left", "parameters": "right", "proof": "left"},
+        [[row["name"], f"{row['parameters']:,}" if row["ok"] else "–", _verdict(row, "trains")] for row in submodels],
+    )
+    out().print()
+    # rounded down: 100% must mean all
+    coverage = f"coverage {math.floor(found['coverage'] * 10_000) / 100:.2f}% of the parameters"
+    if found["ok"]:
+        verdict = f"ok: all {len(axes)} axes hold and all {len(submodels)} sub-models train"
+    else:
+        wrong = [(sum(not row["ok"] for row in rows), rows) for rows in (axes, submodels)]
+        verdict = "not ok: " + " and ".join(
+            f"{count} of {len(rows)} {'axes' if rows is axes else 'sub-models'} failed"
+            for count, rows in wrong
+            if count
+        )
+    out().print(f"{coverage}; {verdict}", style="bold green" if found["ok"] else "bold red")
+
+
+def _verdict(row: dict[str, Any], good: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text(good, "green") if row["ok"] else Text(row["note"], "bold red")

@@ -1,0 +1,118 @@
+"""``nestling cost``: what each level of a model asks of a device."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+
+from nestling.cli.screen import human, print_json, print_table, working
+from nestling.cli.target import load, parse_options
+from nestling.errors import NestlingError
+
+LEVELS = {"a": 1.0, "b": 1 / 2, "c": 1 / 4, "d": 1 / 8, "e": 1 / 16}  # HeteroFL's computation complexity levels
+
+
+def cost_command(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", metavar="MODEL", help="A name from 'nestling list models', or module:factory."),
+    ],
+    levels: Annotated[
+        str, typer.Option(metavar="LEVELS", help="Levels a to e (widths 1 to 1/16), or widths such as 0.3.")
+    ] = "a,b,c,d,e",
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Samples in a training step, for activations and memory.")
+    ] = 32,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the model; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Tell what each level of a model costs.
+
+    That is: parameters, bytes to send, multiply-accumulates (MACs), and the memory that training takes. Nothing of
+    the model's size is allocated.
+    """
+    widths = {level: parse_level(level) for level in (part.strip() for part in levels.split(","))}
+    if batch < 1:
+        raise NestlingError(f"a batch has at least 1 sample, not {batch}")
+    rows = _rows(model, widths, batch, parse_options(options or []))
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        {
+            "level": "left",
+            "width": "right",
+            "parameters": "right",
+            "share": "right",
+            "size": "right",
+            "MACs": "right",
+            "activations": "right",
+            "memory": "right",
+        },
+        [
+            [
+                row["level"],
+                f"{row['width']:.4g}",
+                f"{row['parameters']:,}",
+                f"{row['share']:.2%}",
+                human(row["bytes"], 1024),
+                human(row["macs"]),
+                human(row["activations"], 1024),
+                human(row["memory"], 1024),
+            ]
+            for row in rows
+        ],
+        caption=f"size as sent; MACs of one sample forward; activations and memory of one SGD step at batch {batch}",
+    )
+
+
+def parse_level(level: str) -> float:
+    """Return the width of a level: one of a to e, or a number (or fraction) above 0 and at most 1.
+
+    >>> parse_level("c"), parse_level("0.3"), parse_level("1/3")
+    (0.25, 0.3, 0.3333333333333333)
+    """
+    if level.lower() in LEVELS:
+        return LEVELS[level.lower()]
+    try:
+        width = float(Fraction(level))
+    except (ValueError, ZeroDivisionError):
+        width = 0.0
+    if not 0 < width <= 1:
+        raise NestlingError(
+            f"there is no level {level!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
+            "or a number above 0 and at most 1, with commas between them"
+        )
+    return width
+
+
+def _rows(name: str, widths: dict[str, float], batch: int, options: dict[str, Any]) -> list[dict[str, Any]]:
+    with working(f"tracing {name}"):
+        import nestling  # noqa: PLC0415
+
+        target = load(name, options, shapes_only=True)
+        model, args, kwargs = target.model, target.args, target.kwargs
+        axes = nestling.trace(model, *args, **kwargs)
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    rows = []
+    for level, width in widths.items():
+        with working(f"measuring {name} at level {level}"):
+            costs = nestling.cost(model, axes, nestling.plan(axes, width=width), *args, batch=batch, **kwargs)
+        rows.append(
+            {
+                "level": level,
+                "width": width,
+                "parameters": costs.parameters,
+                "share": costs.parameters / whole,
+                "bytes": costs.bytes,
+                "macs": costs.macs // batch,
+                "activations": costs.activations,
+                "memory": costs.memory,
+                "batch": batch,
+            }
+        )
+    return rows

@@ -1,0 +1,99 @@
+"""What commands print: results on stdout (tables or JSON), everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_WIDE = 10_000  # columns: what is piped is for programs and files, so nothing is folded or cut off
+_NARROW = 80  # columns: in less, numbers would lose digits; the terminal wraps the lines instead
+
+
+def out() -> Console:
+    """Return the console for results: coloured and fitted on a terminal, plain and as wide as needed elsewhere."""
+    from rich.console import Console  # noqa: PLC0415
+
+    width = max(_NARROW, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDE
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def err() -> Console:
+    """Return the console for what is not a result: errors and progress."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON and nothing else."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def print_table(
+    columns: Mapping[str, Literal["left", "right"]], rows: Iterable[Sequence[str | Text]], caption: str = ""
+) -> None:
+    """Print a table; columns to the right hold numbers and stay whole, those to the left fold where space is short."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        border_style="dim",
+    )
+    for place, (header, side) in enumerate(columns.items()):
+        style = "cyan" if place == 0 else ""
+        table.add_column(header, justify=side, style=style, no_wrap=side == "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = out()
+    console.print(table)
+    if caption:
+        console.print(caption, style="dim")
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show a spinner with `what` while something takes long, on a terminal only.
+
+    What a user's own module prints meanwhile goes to stderr, so that stdout holds the result alone.
+    """
+    spinner = err().status(what) if sys.stderr.isatty() else nullcontext()
+    with redirect_stdout(sys.stderr), spinner:
+        yield
+
+
+def one_line(problem: BaseException) -> str:
+    """Return what an error is and says, on one line of bearable length.
+
+    >>> one_line(KeyError("size"))
+    "KeyError: 'size'"
+    """
+    return textwrap.shorten(f"{type(problem).__name__}: {problem}", 300, placeholder=" …").removesuffix(":")
+
+
+def human(count: int, base: int = 1000) -> str:
+    """Return a count with three digits and a unit: powers of 1000, or of 1024 for bytes.
+
+    >>> human(39_974_912), human(6_227_496, 1024), human(999_999)
+    ('40.0 M', '5.94 MiB', '1.00 M')
+    """
+    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] if base == 1024 else ["", "k", "M", "G", "T", "P"]
+    value, power = float(count), 0
+    while value >= 999.5 and power < len(units) - 1:
+        value, power = value / base, power + 1
+    if power == 0:
+        return f"{count} {units[0]}".strip()
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {units[power]}"

@@ -1,0 +1,153 @@
+"""Which model a command is about: one of `nestling.nets` by name, or what a user's own factory returns."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nestling.cli.screen import one_line
+from nestling.errors import ModelError, NestlingError, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FACTORY = (
+    "a factory takes no arguments and returns (model, example), where the example is a tensor, a tuple of tensors "
+    "or a dictionary of keyword arguments, or it returns a model that has such an example as its attribute "
+    "'example_inputs'"
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model and an example to call it with: ``model(*args, **kwargs)``."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def load(target: str, options: Mapping[str, Any], shapes_only: bool = False) -> Target:
+    """Make the model that `target` names, with `options` for its class or factory.
+
+    With `shapes_only`, a model of `nestling.nets` is made without values: no memory, however large.
+    """
+    return _own(target, options) if ":" in target else _net(target, options, shapes_only)
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read ``key=value`` pairs; values are whole numbers, numbers, true or false, text, or several with commas.
+
+    >>> parse_options(["classes=100", "dropout=0.1", "causal=true", "norm=gn", "depths=1,1,2"])
+    {'classes': 100, 'dropout': 0.1, 'causal': True, 'norm': 'gn', 'depths': (1, 1, 2)}
+    """
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (equals and key.strip().isidentifier()):
+            raise ModelError(f"the option {pair!r} cannot be read: write --set key=value, such as --set classes=100")
+        parts = [_value(part.strip()) for part in value.split(",")]
+        options[key.strip()] = parts[0] if len(parts) == 1 else tuple(part for part in parts if part != "")
+    return options
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _net(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
+    import torch  # noqa: PLC0415
+
+    from nestling import nets  # noqa: PLC0415
+
+    if name not in nets.MODELS:
+        known = nearest(name.lower().replace("_", "-"), nets.MODELS)
+        raise ModelError(f"there is no model {name!r}, nor is that of the form package.module:factory{known}")
+
+    def make() -> Target:
+        with torch.device("meta" if shapes_only else "cpu"):
+            model = nets.build(name, **options)
+        return Target(model, nets.example(name, **options), {})
+
+    made: Target = _called(make, f"the model {name!r}", options)
+    return made
+
+
+def _own(target: str, options: Mapping[str, Any]) -> Target:
+    module, _, path = target.partition(":")
+    if not (module and path):
+        raise ModelError(f"{target!r} does not name a factory: write package.module:factory")
+    factory = _find(module, path)
+    import torch  # noqa: PLC0415
+
+    if isinstance(factory, torch.nn.Module) or not callable(factory):
+        raise ModelError(f"{target!r} is of type {type(factory).__name__}, which is not a factory: {FACTORY}")
+    made = _called(lambda: factory(**options), f"the factory {target!r}", options)
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
+        model, example = made
+    elif isinstance(made, torch.nn.Module) and getattr(made, "example_inputs", None) is not None:
+        model, example = made, made.example_inputs
+    else:
+        raise ModelError(f"the factory {target!r} returned {_told(made)}: {FACTORY}")
+    if isinstance(example, torch.Tensor):
+        return Target(model, (example,), {})
+    if isinstance(example, tuple) and example:
+        return Target(model, example, {})
+    if isinstance(example, Mapping) and example and all(isinstance(key, str) for key in example):
+        return Target(model, (), dict(example))
+    raise ModelError(f"the factory {target!r} gave {_told(example)} as its example: {FACTORY}")
+
+
+def _find(module: str, path: str) -> Any:
+    """Import `module`, from the current directory if it is there, and return what it calls `path`."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if module.endswith(".py") or "/" in module:
+        name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise ModelError(f"{module!r} is a file, not a module: write {name}:{path}")
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as problem:  # a script without a guard may end the program when imported
+        if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
+            raise ModelError(f"there is no module {module!r} in {here} or among the installed packages") from problem
+        raise ModelError(f"the module {module!r} cannot be imported: {one_line(problem)}") from problem
+    try:
+        return operator.attrgetter(path)(found)
+    except AttributeError as problem:
+        known = [name for name, value in vars(found).items() if callable(value) and not name.startswith("_")]
+        raise ModelError(f"the module {module!r} has no factory {path!r}{nearest(path, known)}") from problem
+
+
+def _called(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> Any:
+    try:
+        return make()
+    except NestlingError:
+        raise
+    except (Exception, SystemExit) as problem:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        with_options = f" with {given}" if given else ""
+        raise ModelError(f"{what} failed{with_options}: {one_line(problem)}") from problem
+
+
+def _told(made: object) -> str:
+    """Say what `made` is, a tuple by what is in it.
+
+    >>> _told((1, "two"))
+    'a tuple (int, str)'
+    """
+    if isinstance(made, tuple):
+        return f"a tuple ({', '.join(type(part).__name__ for part in made)})"
+    return "None" if made is None else f"an object of type {type(made).__name__}"

@@ -1,0 +1,101 @@
+"""How slices travel and are kept: safetensors bytes that carry their plan. Nothing is ever unpickled.
+
+A packed slice is an ordinary safetensors file; the plan, and which names are tied, are JSON in its metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from nestling.cut.plan import Plan
+from nestling.errors import StateError
+
+_FORMAT = "nestling-slice-1"
+
+
+class _Metadata(msgspec.Struct):
+    nestling: str = ""
+    plan: str = ""
+    tied: str = "{}"
+
+
+def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
+    """Return the state of a sub-model and its plan as safetensors bytes; tied tensors are stored once.
+
+    >>> import torch
+    >>> state, plan = unpack(pack({"weight": torch.ones(2, 3)}, Plan({"conv1": [0, 1]})))
+    >>> state["weight"].shape, plan
+    (torch.Size([2, 3]), Plan(...: conv1: 2))
+    """
+    first: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
+    tied, tensors = {}, {}
+    for name, tensor in state.items():
+        same = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and first.setdefault(same, name) != name:
+            tied[name] = first[same]
+        else:
+            tensors[name] = tensor.detach().cpu().contiguous().clone()
+    metadata = {"nestling": _FORMAT, "plan": plan.to_json(), "tied": msgspec.json.encode(tied).decode()}
+    return safetensors.torch.save(tensors, metadata)
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
+    """Return the state and the plan in `data`, which may come from anywhere: it is validated, never executed.
+
+    Whether the state fits the plan is for `Tally.add` to say, which knows the model.
+    """
+    try:
+        state = safetensors.torch.load(data)
+        (length,) = struct.unpack_from("<Q", data)
+        header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(header.get("__metadata__", b"{}"), type=_Metadata)
+        tied = msgspec.json.decode(metadata.tied, type=dict[str, str])
+    except (safetensors.SafetensorError, msgspec.DecodeError, struct.error, ValueError, KeyError) as problem:
+        raise StateError(f"these bytes are not a packed slice: {str(problem).splitlines()[0]}") from None
+    if metadata.nestling != _FORMAT:
+        raise StateError(f"these bytes are safetensors, but not a slice packed by Nestling ({_FORMAT})")
+    for name, other in tied.items():
+        if name in state or other not in state:
+            raise StateError(f"the packed slice ties {name!r} to {other!r}, which does not fit its tensors")
+        state[name] = state[other]
+    return state, Plan.from_json(metadata.plan)
+
+
+def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], plan: Plan) -> None:
+    """Write a packed slice to `path` such that a crash leaves either the old file or the new one, whole.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/phone.safetensors", {"weight": torch.ones(2)}, Plan())
+    ...     load(f"{folder}/phone.safetensors")[0]
+    {'weight': tensor([1., 1.])}
+    """
+    target = Path(path)
+    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(pack(state, plan))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(target)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], Plan]:
+    """Return the state and the plan of the packed slice at `path`."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as problem:
+        raise StateError(f"{os.fspath(path)!r} cannot be read: {problem.strerror}") from None
+    return unpack(data)
