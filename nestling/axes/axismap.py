@@ -104,7 +104,7 @@ class AxisMap:
                 raise AxisError(f"no axis matches {pattern!r}{nearest(pattern, table)}")
             for name in hit:
                 if not table[name].frozen:
-                    table[name] = _with(table[name], frozen=why)
+                    table[name] = _with(table[name], frozen=why or "frozen by hand")
         return _with(self, table=table)
 
     def declare(self, patterns: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> AxisMap:
@@ -154,8 +154,8 @@ class AxisMap:
         """Read a map from JSON text, which may come from anywhere: it is validated, never executed."""
         try:
             data = msgspec.json.decode(text, type=_AxisMapJson)
-        except msgspec.DecodeError as problem:
-            raise AxisError(f"this is not the JSON of an axis map: {problem}") from None
+        except (msgspec.DecodeError, UnicodeError) as problem:
+            raise AxisError(f"this is not the JSON of an axis map: {' '.join(str(problem).split())}") from None
         table = {a.name: Axis(a.name, a.size, a.frozen) for a in data.axes}
         if len(table) != len(data.axes):
             raise AxisError("the axis map names an axis twice")
@@ -169,6 +169,9 @@ class AxisMap:
             for name in names:
                 if name not in known:
                     raise AxisError(f"the axis map refers to the tensor {name!r}, whose dims it does not give")
+        for name, first in data.tied.items():
+            if first in data.tied or dims[name] != dims[first]:
+                raise AxisError(f"the axis map ties {name!r} to {first!r}, which is tied itself or has other dims")
         blocks = {name: tuple(names) for name, names in data.blocks.items()}
         return cls(table, dims, blocks, data.tied)
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from nestling.axes.layers import WIDTHS
 from nestling.axes.unify import Clash, Node, find, freeze, unify
 
 
@@ -31,12 +32,25 @@ def couple(model: nn.Module, known: Mapping[str, list[Node]], makers: Sequence[t
     for path, module in model.named_modules():
         at = f"{path}." if path else ""
         if isinstance(module, nn.RNNBase):
-            for kind in ("weight_hh", "weight_hr"):  # from hidden units; with projections, to and from them
-                _same([known[at + name][1] for name, _ in module.named_parameters() if name.startswith(kind)])
+            weights = {name: known[at + name] for name, _ in module.named_parameters()}
+            _same([dims[1] for name, dims in weights.items() if name.startswith("weight_hh")])
+            for dims in weights.values() if module.proj_size else ():
+                for node in (dims[0], *(dims[1:] if dims is not weights["weight_ih_l0"] else ())):
+                    freeze(node, "a recurrent layer with projections tells sizes from one another")
         elif isinstance(module, nn.MultiheadAttention):
-            out = known[f"{at}out_proj.weight"]
-            entry = known.get(f"{at}in_proj_weight") or known[f"{at}q_proj_weight"]
-            _same([out[0], out[1], entry[1]])
+            out = next(dims for name, dims in known.items() if name.startswith(f"{at}out_proj.") and len(dims) == 2)
+            same = [*out, known[f"{at}in_proj_weight"][1]] if f"{at}in_proj_weight" in known else [*out]
+            for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
+                if at + name in known:
+                    same.append(known[at + name][0])
+            if f"{at}q_proj_weight" in known:
+                same.append(known[f"{at}q_proj_weight"][1])
+            _same(same)
+        elif any(type(vars(module).get(name)) is int for name in WIDTHS):
+            width = next(vars(module)[name] for name in WIDTHS if type(vars(module).get(name)) is int)
+            made = [known.get(f"{at}{child}.weight", [None])[0] for child, _ in module.named_children()]
+            # with a single head there is no product to show that all projections have the width of a head
+            _same([node for node in made if node is not None and node.size == width and find(node).kind is None])
 
 
 def _heads(node: Node) -> Iterator[tuple[Node, Node]]:

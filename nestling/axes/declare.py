@@ -14,8 +14,8 @@ from dataclasses import replace as _with
 
 from nestling.axes.axismap import Axis, AxisMap
 from nestling.axes.dims import NAME, Dim, Dims, Fixed, Leaf, Product, leaves, names_in, parse
-from nestling.axes.naming import to_dim
-from nestling.axes.unify import Clash, Node, concat, freeze, product, unify
+from nestling.axes.naming import to_dim, unique
+from nestling.axes.unify import Clash, Node, freeze, unify
 from nestling.axes.unify import leaves as node_leaves
 from nestling.errors import AxisError, nearest
 
@@ -23,18 +23,19 @@ from nestling.errors import AxisError, nearest
 def declare(axes: AxisMap, patterns: Mapping[str, str], sizes: Mapping[str, int]) -> AxisMap:
     """Return `axes` with the dims of some tensors declared; see `AxisMap.declare`."""
     nodes = {name: Node(axis.size, axis.frozen) for name, axis in axes.table.items()}
-    known = {name: [_node(dim, nodes) for dim in dims] for name, dims in axes.dims.items()}
+    known = {name: [_node(dim, nodes, nodes, "kernel") for dim in dims] for name, dims in axes.dims.items()}
     declared: dict[str, Node] = {}
     for pattern, text in patterns.items():
-        hits = fnmatch.filter(axes.dims, pattern)
+        hits = [pattern] if pattern in axes.dims else fnmatch.filter(axes.dims, pattern)
         if not hits:
             raise AxisError(f"no tensor matches {pattern!r}{nearest(pattern, axes.dims)}")
         for name in hits:
             written = _filled(text, pattern, name)
-            for place, dim in enumerate(_read(written, axes.dims[name], name, {**_sizes(declared), **sizes})):
+            known_sizes = {**_sizes(nodes), **_sizes(declared), **sizes}
+            for place, dim in enumerate(_read(written, axes.dims[name], name, known_sizes)):
                 try:
                     _thaw(known[name][place], dim)
-                    unify(_node(dim, declared), known[name][place])
+                    unify(_node(dim, declared, nodes, "declared as a number"), known[name][place])
                 except Clash as clash:
                     raise AxisError(f"{written!r} does not fit the tensor {name!r}: {clash}") from None
     return _rebuilt(axes, known, declared, nodes)
@@ -92,13 +93,16 @@ def _sized(dim: Dim, word: str, guess: int) -> int:
     return total
 
 
-def _node(dim: Dim, nodes: dict[str, Node]) -> Node:
+def _node(dim: Dim, new: dict[str, Node], old: Mapping[str, Node], why: str) -> Node:
+    """The node of a dim: its axes are old ones where they exist, else new; its numbers are frozen for `why`."""
     if isinstance(dim, Fixed):
-        return Node(dim.size, "kernel")
+        return Node(dim.size, why)
     if isinstance(dim, Leaf):
-        return nodes.setdefault(dim.name, Node(dim.size))
-    parts = [_node(part, nodes) for part in dim.parts]
-    return product(parts) if isinstance(dim, Product) else concat(parts)
+        return new.setdefault(dim.name, old.get(dim.name) or Node(dim.size))
+    node = Node(dim.size)
+    node.kind = "product" if isinstance(dim, Product) else "sum"
+    node.parts = [_node(part, new, old, why) for part in dim.parts]
+    return node
 
 
 def _thaw(node: Node, dim: Dim) -> None:
@@ -115,13 +119,15 @@ def _rebuilt(
     axes: AxisMap, known: Mapping[str, list[Node]], declared: Mapping[str, Node], nodes: Mapping[str, Node]
 ) -> AxisMap:
     names: dict[Node, str] = {}
+    taken = {*declared, *nodes}
     for source in (declared, nodes):
         for name, node in source.items():
             if not NAME.match(name):
                 raise AxisError(f"{name!r} is not a valid axis name")
             parts = list(dict.fromkeys(node_leaves(node)))
             for place, leaf in enumerate(parts):
-                names.setdefault(leaf, name if len(parts) == 1 else f"{name}.{place}")
+                if leaf not in names:
+                    names[leaf] = name if len(parts) == 1 else unique(f"{name}.{place}", taken)
     table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
     dims = {name: Dims(to_dim(node, names) for node in found) for name, found in known.items()}
     return _with(axes, table=table, dims=dims).pruned()

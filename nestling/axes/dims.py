@@ -13,6 +13,7 @@ Written: ``3``, ``conv1``, ``(heads dim)``, ``(q + k + v)``; the dims of a tenso
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from nestling.errors import AxisError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\Z")
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)|(?P<number>\d+)|(?P<mark>[()+]))")
+_DEEP = 50  # levels of parentheses; what comes from outside may have any number
+_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)|(?P<number>\d{1,12}(?![A-Za-z0-9_]))|(?P<mark>[()+]))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,14 @@ def parse(text: str, sizes: Mapping[str, int]) -> Dims:
     >>> parse("(3 heads dim) embed", {"heads": 4, "dim": 8, "embed": 32}).shape
     (96, 32)
     """
-    dims, rest = _sequence(_tokens(text), text, sizes)
+    tokens = _tokens(text)
+    deepest = max(itertools.accumulate({"(": 1, ")": -1}.get(token, 0) for token in tokens), default=0)
+    if deepest > _DEEP:
+        raise AxisError(f"the pattern {text[:40]!r}… nests parentheses more than {_DEEP} deep")
+    dims, rest = _sequence(tokens, text, sizes)
     if rest:
-        raise AxisError(f"the pattern {text!r} closes a parenthesis that was never opened")
+        what = "closes a parenthesis that was never opened" if rest[0] == ")" else "has a sum outside of parentheses"
+        raise AxisError(f"the pattern {text!r} {what}")
     return Dims(dims)
 
 

@@ -38,19 +38,22 @@ def axis_map(
     names: dict[Node, str] = {}
     taken: set[str] = set()
 
-    def name(node: Node, base: str) -> None:
+    def name(node: Node, base: str, free: bool) -> None:
         parts = list(leaves(node))
         for leaf in parts:
             whole = leaf is find(node)
-            if leaf in present and leaf not in names and leaf.frozen not in (_NUMBERS if whole else _FACTORS):
+            if leaf not in present or leaf in names or not leaf.size or free == bool(leaf.frozen):
+                continue
+            if leaf.frozen not in (_NUMBERS if whole else _FACTORS):
                 alike = all(part is leaf for part in parts)  # the gates of a recurrent layer are one axis
-                names[leaf] = _unique(base if alike or not leaf.hint else f"{base}.{leaf.hint}", taken)
+                names[leaf] = unique(base if alike or not leaf.hint else f"{base}.{leaf.hint}", taken)
 
-    for node, parameter in makers:
-        name(node, _module_of(parameter))
-    for parameter, nodes in known.items():
-        for place, node in enumerate(nodes):
-            name(node, _module_of(parameter) + ("" if len(nodes) == 1 else f".{place}"))
+    for free in (True, False):  # the better names are for what can be cut
+        for node, parameter in makers:
+            name(node, _module_of(parameter), free)
+        for parameter, nodes in known.items():
+            for place, node in enumerate(nodes):
+                name(node, _module_of(parameter) + ("" if len(nodes) == 1 else f".{place}"), free)
 
     order = [*names]  # makers first, as the model runs, then what only the state shows
     table = {names[leaf]: Axis(names[leaf], leaf.size, leaf.frozen) for leaf in order}
@@ -92,7 +95,12 @@ def _module_of(parameter: str) -> str:
     return base if re.match(r"[A-Za-z_]", base) else f"model.{base}"
 
 
-def _unique(name: str, taken: set[str]) -> str:
+def unique(name: str, taken: set[str]) -> str:
+    """Return `name`, with a number where it is in `taken` already, and take it.
+
+    >>> unique("conv", {"conv"})
+    'conv.2'
+    """
     count, candidate = 2, name
     while candidate in taken:
         candidate, count = f"{name}.{count}", count + 1

@@ -29,8 +29,11 @@ class Dimmed(Protocol):
     def set(self, tensor: Tensor, dims: Sequence[Node]) -> None:
         """Say what the dims of `tensor` are."""
 
-    def made(self, node: Node, by: Tensor) -> None:
-        """Note that the parameter `by` (or a view of it) gives a result its dim `node`; names come from this."""
+    def made(self, node: Node, by: Tensor, name_it: bool = True) -> None:
+        """Note that the parameter `by` (or a view of it) gives a result its dim `node`, and perhaps its name."""
+
+    def freeze_on_use(self, tensor: Tensor, node: Node, why: str) -> None:
+        """Freeze `node` once something is computed from `tensor`, and not if only its shape is looked at."""
 
 
 Rule = Callable[[Dimmed, Any, Args], None]
@@ -73,6 +76,7 @@ def pointwise(t: Dimmed, out: Any, args: Args) -> None:
         offset = len(dims) - tensor.dim()
         for place, node in enumerate(t.get(tensor), start=offset):
             if node.size != 1:
+                t.made(node, tensor, name_it=False)
                 old = dims[place]
                 dims[place] = node if old is None else meet(old, node)
     for result in results:
@@ -153,6 +157,7 @@ def matmul(t: Dimmed, out: Any, args: Args) -> None:
     a, b = t.get(x), t.get(y)
     unify(a[-1], b[-2])
     batch = [meet(p, q) for p, q in zip(a[:-2], b[:-2], strict=True)]
+    t.made(a[-2], x, name_it=False)
     t.made(b[-1], y)
     t.set(out, [*batch, a[-2], b[-1]])
 

@@ -10,6 +10,8 @@ from nestling.axes.rules import Args, Dimmed, constant, meet, rule
 from nestling.axes.shapes import tensors_in
 from nestling.axes.unify import Clash, Node, concat, factor, freeze, is_frozen, product, segment
 
+EMPTY = "sliced to nothing"  # in a smaller model, a sign that the border is written in the code
+
 # Operations that only look at a tensor in another way: a dim that goes through these alone was never used.
 LOOKS = frozenset(
     [
@@ -167,11 +169,13 @@ def slice_(t: Dimmed, out: Any, args: Args) -> None:
         start = args.get("start") or 0
         start = min(max(start + size if start < 0 else start, 0), size)
         if args.get("step", 1) != 1 or kept == 0:
-            freeze(nodes[dim], "sliced with a step")
-            nodes[dim] = constant(kept, "sliced with a step")
+            why = "sliced with a step" if kept else EMPTY
+            freeze(nodes[dim], why)
+            nodes[dim] = constant(kept, why)
+        elif size % kept == 0 and start % kept == 0:  # one of several equal parts
+            nodes[dim] = segment(nodes[dim], [kept] * (size // kept))[start // kept]
         else:
-            sizes = [start, kept, size - start - kept]
-            pieces = segment(nodes[dim], [n for n in sizes if n])
+            pieces = segment(nodes[dim], [n for n in (start, kept, size - start - kept) if n])
             nodes[dim] = pieces[1 if start else 0]
     t.set(out, nodes)
 
@@ -181,9 +185,9 @@ def select(t: Dimmed, out: Any, args: Args) -> None:
     """Single units taken by number: that dim stays whole."""
     nodes = list(t.get(args["self"]))
     taken = nodes.pop(args.get("dim", 0) % len(nodes))
-    freeze(taken, "units are taken by number")
     for result in tensors_in(out):
         t.set(result, nodes)
+        t.freeze_on_use(result, taken, "units are taken by number")
 
 
 @rule("roll flip")

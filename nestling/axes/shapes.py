@@ -6,7 +6,8 @@ without; so code that asks about them ("is anything masked?") gets its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 T = TypeVar("T")
 
-_TELLING = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices"])
+_TELLING = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices", "_to_copy"])
 _SMALL = 1 << 22  # values; larger tensors that the code makes stay without values
 
 
@@ -26,14 +27,14 @@ class ShapeMode(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._twins: dict[int, tuple[Tensor, Tensor]] = {}
+        self.addresses: set[int] = set()  # of the storages of what stands for tensors with values
 
     def twin(self, real: Tensor) -> Tensor:
         """Return the tensor without values that stands for `real`."""
         if id(real) not in self._twins:
-            self._twins[id(real)] = (
-                torch.empty_like(real, device="meta"),
-                real,
-            )  # `real` kept, so its id stays its own
+            twin = torch.empty_like(real, device="meta")
+            self._twins[id(real)] = twin, real  # `real` is kept, so that its id stays its own
+            self.addresses.add(int(twin.untyped_storage()._cdata))
         return self._twins[id(real)][0]
 
     def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -44,15 +45,15 @@ class ShapeMode(TorchDispatchMode):
     ) -> Any:
         """Run one operation."""
         kwargs = kwargs or {}
-        if any(tensor.is_meta for tensor in tensors_in([args, kwargs])):
+        valued = not any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
+        if not valued:
             args, kwargs = tree_map_only(
                 Tensor, lambda given: given if given.is_meta else self.twin(given), (args, kwargs)
             )
         out = func(*args, **kwargs)
-        if func.overloadpacket.__name__ in _TELLING and isinstance(out, Tensor):
-            if out.is_meta and out.numel() <= _SMALL:
-                kwargs = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
-                out = func(*args, **kwargs)
+        if valued and func.overloadpacket.__name__ in _TELLING and out.is_meta and out.numel() <= _SMALL:
+            kwargs = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
+            out = func(*args, **kwargs)
         self.seen(func, args, kwargs, out)
         return out
 
@@ -83,4 +84,24 @@ def tensors_in(value: Any) -> list[Tensor]:
         value = list(value.values())
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+def outputs_of(result: Any) -> list[Tensor]:
+    """Return the tensors in what a model returns; of a result with logits, the logits alone.
+
+    >>> len(outputs_of({"scores": torch.zeros(1), "more": [torch.zeros(2), None]}))
+    2
+    """
+    if isinstance(result, Tensor):
+        return [result]
+    logits = getattr(result, "logits", None)
+    if logits is not None:
+        return outputs_of(logits)
+    if isinstance(result, Mapping):
+        return [tensor for item in result.values() for tensor in outputs_of(item)]
+    if dataclasses.is_dataclass(result):
+        return [tensor for item in dataclasses.fields(result) for tensor in outputs_of(getattr(result, item.name))]
+    if isinstance(result, list | tuple | set):
+        return [tensor for item in result for tensor in outputs_of(item)]
     return []

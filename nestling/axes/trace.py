@@ -7,6 +7,7 @@ What they unify becomes one axis; what no rule knows is frozen, with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from glob import escape
 from typing import Any
 
 import torch
@@ -14,15 +15,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from nestling.axes.axismap import AxisMap
-from nestling.axes.blocks import BlockFinder
+from nestling.axes.blocks import CARRIERS, BlockFinder, Streams
+from nestling.axes.compare import COUNTED, difference, grown
 from nestling.axes.couple import couple
 from nestling.axes.naming import axis_map
 from nestling.axes.rules import RULES, Args, constant, is_pointwise, pointwise
 from nestling.axes.rules_shape import LOOKS
-from nestling.axes.shapes import ShapeMode, on_shapes, tensors_in
+from nestling.axes.shapes import ShapeMode, on_shapes, outputs_of, tensors_in
+from nestling.axes.shrink import shrunk
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.axes.unify import Clash, Node, find, freeze, leaves, use
 from nestling.errors import NestlingError, TraceError, first_line
+
+_FEW = 12  # groups that are tried one by one when not all of them follow
 
 
 def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
@@ -41,6 +46,41 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     model.4 (model.0 36) | output of the model
     """
     _usable(model)
+    axes = find_axes(model, example, kwexample)
+    if axes.groups:
+        axes = _tried(model, axes, example, kwexample)
+    if not axes.axes:
+        ends = ("output of the model", "input of the model")
+        why = next((reason for reason in axes.frozen.values() if reason not in ends), "")
+        raise TraceError(
+            f"{type(model).__name__} has nothing to cut: "
+            + (f"every hidden axis is frozen, the first because: {why}" if why else "it has no hidden axis")
+        )
+    return axes
+
+
+def _tried(model: nn.Module, axes: AxisMap, example: tuple[Any, ...], kwexample: dict[str, Any]) -> AxisMap:
+    """Change the number of heads and groups, and see whether the model's code follows; else they stay as they are.
+
+    Four heads of width 2 and two of width 4 have tensors of one shape, so nothing else would tell.
+    """
+    groups = sorted(axes.groups)
+
+    def follows(names: list[str]) -> bool:
+        sizes = grown(axes, names)
+        try:
+            return not difference(axes, sizes, find_axes(shrunk(model, axes, sizes), example, kwexample))
+        except NestlingError:
+            return False
+
+    if follows(groups):
+        return axes
+    fixed = [name for name in groups if not follows([name])] if len(groups) <= _FEW else groups
+    return axes.freeze(*map(escape, fixed or groups), why=COUNTED)
+
+
+def find_axes(model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]) -> AxisMap:
+    """Run `model` once and return its axes, whether or not there are any to cut; groups are taken on trust."""
     try:
         twin, tracer, known, blocks = _traced(model, example, kwexample)
     except NestlingError:
@@ -53,14 +93,9 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
             for leaf in leaves(node):
                 if not leaf.used:
                     freeze(leaf, "never used by the forward pass")
-    axes = axis_map(twin, known, tracer.makers, blocks)
-    if not axes.axes:
-        why = next((reason for reason in axes.frozen.values() if reason != "output of the model"), "")
-        raise TraceError(
-            f"{type(model).__name__} has nothing to cut: "
-            + (f"every hidden axis is frozen, the first because: {why}" if why else "it has no hidden axis")
-        )
-    return axes
+                elif not leaf.made:
+                    freeze(leaf, "its size is written in the model's code")
+    return axis_map(twin, known, tracer.makers, blocks)
 
 
 _Traced = tuple[nn.Module, "Tracer", dict[str, list[Node]], dict[str, tuple[str, ...]]]
@@ -94,14 +129,12 @@ def _run(model: nn.Module, training: bool, example: tuple[Any, ...], kwexample: 
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused kernels would hide what attention is made of
     try:
-        with torch.no_grad(), finder, tracer:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), finder, tracer:
             result = twin(*example, **kwexample)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    for output in tree_leaves(getattr(result, "logits", result)):
-        if isinstance(output, Tensor):
-            for node in tracer.get(output):
-                freeze(node, "output of the model")
+    for output in outputs_of(result):
+        tracer.finish(output)
     return twin, tracer, known, finder.blocks()
 
 
@@ -110,7 +143,9 @@ def _usable(model: nn.Module) -> None:
         raise TraceError(f"trace needs an nn.Module, not {type(model).__name__}")
     for name, tensor in tensors(model):
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
-            raise TraceError(f"the parameter {name!r} has no shape yet: run the model once before tracing it")
+            raise TraceError(
+                f"{type(model).__name__} cannot be traced yet: its parameter {name!r} has no shape before a first run"
+            )
 
 
 def _register(tracer: Tracer, twin: nn.Module) -> dict[str, list[Node]]:
@@ -122,10 +157,13 @@ def _register(tracer: Tracer, twin: nn.Module) -> dict[str, list[Node]]:
             why = ""
             if name not in saved:
                 why = "meets a buffer that is not saved with the model"
+            elif tensor.is_complex():
+                why = "complex values"
             elif not tensor.is_floating_point():
                 why = "a buffer of whole numbers"
             tracer.set(tensor, [Node(size, why) for size in tensor.shape])
-            tracer.registered[id(tensor)] = name
+            if isinstance(tensor, nn.Parameter):
+                tracer.registered[id(tensor)] = name
         if name in saved:
             known[name] = tracer.get(tensor)
     return known
@@ -140,6 +178,8 @@ class Tracer(ShapeMode):
         self._alive: list[Tensor] = []  # an id is only good as long as its tensor lives
         self.registered: dict[int, str] = {}
         self.makers: list[tuple[Node, str]] = []
+        self.streams = Streams()
+        self._pending: dict[int, list[tuple[Node, str]]] = {}
 
     def has(self, tensor: Tensor) -> bool:
         """Whether the dims of `tensor` were set."""
@@ -161,11 +201,14 @@ class Tracer(ShapeMode):
         self._dims[id(tensor)] = list(dims)
         self._alive.append(tensor)
 
-    def made(self, node: Node, by: Tensor) -> None:
-        """Note which parameter (or view of one) gives a result its dim; axes are named after these."""
+    def made(self, node: Node, by: Tensor, name_it: bool = True) -> None:
+        """Note that a parameter (or a view of one) gives a result its dim; axes are named after these."""
         name = self.registered.get(id(by))
         if name is not None:
-            self.makers.append((node, name))
+            if name_it:
+                self.makers.append((node, name))
+            for leaf in leaves(node):
+                leaf.made = True
 
     def twin(self, real: Tensor) -> Tensor:
         """Return the tensor without values that stands for `real`, with its dims."""
@@ -174,20 +217,43 @@ class Tracer(ShapeMode):
             self.set(twin, self.get(real))
         return twin
 
+    def _use(self, tensor: Tensor) -> None:
+        for node in self.get(tensor):
+            use(node)
+        for node, why in self._pending.pop(id(tensor), ()):
+            freeze(node, why)
+
+    def finish(self, output: Tensor) -> None:
+        """Freeze what the model returns."""
+        self._use(output)
+        for node in self.get(output):
+            freeze(node, "output of the model")
+
+    def freeze_on_use(self, tensor: Tensor, node: Node, why: str) -> None:
+        """Freeze `node` once something is computed from `tensor`, and not if only its shape is looked at."""
+        self._pending.setdefault(id(tensor), []).append((node, why))
+
     def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Apply the rule of an operation that was just run."""
-        if not tensors_in(out):
-            return
         name = func.overloadpacket.__name__
         given = tensors_in([args, kwargs])
+        if not tensors_in(out):
+            if func._schema.is_mutable:  # it writes into what it is given, and does not say how
+                for tensor in given:
+                    for node in self.get(tensor):
+                        freeze(node, f"no rule for {func.overloadpacket}")
+            return
+        if name in LOOKS or name in CARRIERS or is_pointwise(func):
+            self.streams.carry(given, tensors_in(out))
         if name in LOOKS:
-            if len(given) == 1 and id(given[0]) in self.registered:
-                for view in tensors_in(out):
+            for view in tensors_in(out):
+                if id(given[0]) in self.registered:
                     self.registered[id(view)] = self.registered[id(given[0])]
+                for node, why in self._pending.get(id(given[0]), ()):
+                    self.freeze_on_use(view, node, why)
         else:
             for tensor in given:
-                for node in self.get(tensor):
-                    use(node)
+                self._use(tensor)
         rule = RULES.get(name) or RULES.get(name.removesuffix("_")) or (pointwise if is_pointwise(func) else None)
         try:
             if rule is None:

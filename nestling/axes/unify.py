@@ -25,10 +25,11 @@ class Node:
     """One dim: a leaf, or a product or sum of other nodes.
 
     `frozen` holds the reason why a leaf cannot be cut, `hint` a word for its name where it is part of a whole,
-    `used` whether anything was computed from it (a dim that is only ever sliced off is not).
+    `used` whether anything was computed from it (a dim that is only ever sliced off is not), `made` whether a
+    parameter gives it to an activation (a dim that only meets zeros made by the code is not).
     """
 
-    __slots__ = ("frozen", "hint", "kind", "parent", "parts", "size", "used")
+    __slots__ = ("frozen", "hint", "kind", "made", "parent", "parts", "size", "used")
 
     def __init__(self, size: int, frozen: str = "", hint: str = "") -> None:
         self.size = size
@@ -38,6 +39,7 @@ class Node:
         self.frozen = frozen or ("one" if size == 1 else "")
         self.hint = hint
         self.used = False
+        self.made = False
 
 
 def find(node: Node) -> Node:
@@ -84,7 +86,7 @@ def product(parts: Sequence[Node]) -> Node:
 
 def concat(parts: Sequence[Node]) -> Node:
     """Join nodes one after the other into one of the sum of their sizes."""
-    return _join("sum", _flat("sum", parts))
+    return _join("sum", [part for part in _flat("sum", parts) if part.size])
 
 
 def _flat(kind: Kind, parts: Sequence[Node]) -> list[Node]:
@@ -111,6 +113,7 @@ def _become(leaf: Node, kind: Kind, parts: list[Node]) -> None:
     for part in parts:
         part.frozen = part.frozen or leaf.frozen
         part.used = part.used or leaf.used
+        part.made = part.made or leaf.made
     leaf.frozen = ""
 
 
@@ -150,7 +153,10 @@ def factor(node: Node, outer: int, hints: tuple[str, str] = ("", "")) -> tuple[N
 
 
 def segment(node: Node, sizes: Sequence[int]) -> list[Node]:
-    """Cut `node` into consecutive segments of these sizes."""
+    """Cut `node` into consecutive segments of these sizes.
+
+    Equal segments of a leaf are unified: code that halves a dim by its size needs halves of one size.
+    """
     node = find(node)
     assert sum(sizes) == node.size
     if len(sizes) == 1:
@@ -158,7 +164,10 @@ def segment(node: Node, sizes: Sequence[int]) -> list[Node]:
     if node.kind is None:
         if node.frozen:
             return [Node(size, node.frozen) for size in sizes]
-        _become(node, "sum", [Node(size, hint=str(k)) for k, size in enumerate(sizes)])
+        if len(set(sizes)) == 1:
+            _become(node, "sum", [Node(sizes[0])] * len(sizes))
+        else:
+            _become(node, "sum", [Node(size, hint=str(k)) for k, size in enumerate(sizes)])
         return node.parts
     if node.kind == "product":  # whole units of the outermost factor
         first, others = find(node.parts[0]), node.parts[1:]
@@ -194,8 +203,9 @@ def unify(a: Node, b: Node) -> Node:
         b.parent = a
         if b.frozen:
             freeze(a, b.frozen)
-        if b.used:
-            use(a)
+        for leaf in leaves(a):
+            leaf.used = leaf.used or b.used
+            leaf.made = leaf.made or b.made
         a.hint = a.hint or b.hint
         return a
     if a.kind == b.kind == "product":

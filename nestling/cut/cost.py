@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.axes import AxisMap
-from nestling.axes.shapes import ShapeMode, on_shapes, tensors_in
+from nestling.axes.shapes import ShapeMode, on_shapes, outputs_of, tensors_in
 from nestling.axes.skeleton import tensors
 from nestling.cut.plan import Plan
 from nestling.cut.resize import resize
@@ -62,6 +62,8 @@ def cost(
     small = resize(model, axes, plan)
     parameters = list(small.parameters())
     saved = {id(tensor): tensor for tensor in small.state_dict(keep_vars=True).values()}
+    if batch is not None and batch < 1:
+        raise BuildError(f"a batch has at least one sample, not {batch}")
     if batch is not None:
         example, kwexample = tree_map_only(
             Tensor,
@@ -88,28 +90,28 @@ def cost(
 def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Take one training step on shapes; return the forward pass's MACs and the peak bytes of activations."""
     model.zero_grad()
-    flops, memory = FlopCounterMode(display=False), _Memory(model)
-    with torch.enable_grad(), ShapeMode(), memory:
+    inputs = tensors_in([args, kwargs])
+    shapes = ShapeMode()
+    flops, memory = FlopCounterMode(display=False), _Memory([*(x for _, x in tensors(model)), *inputs], shapes)
+    with torch.enable_grad(), shapes, memory:
         with flops:
             result = model(*args, **kwargs)
-        losses = [
-            out.float().sum()
-            for out in tree_leaves(getattr(result, "logits", result))
-            if isinstance(out, Tensor) and out.requires_grad
-        ]
+        losses = [out.float().sum() for out in outputs_of(result) if out.requires_grad]
         del result
         if losses:
             torch.stack(losses).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return flops.get_total_flops() // 2, memory.peak_without(gradients)
+    held = sum(given.numel() * given.element_size() for given in inputs)
+    return flops.get_total_flops() // 2, held + memory.peak_without(gradients)
 
 
 class _Memory(TorchDispatchMode):
-    """Follows the bytes of all storages that live while it is on, except the model's own."""
+    """Follows the bytes of all storages that live while it is on, except those known before."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, known: list[Tensor], shapes: ShapeMode) -> None:
         super().__init__()
-        self._known = {_address(tensor) for _, tensor in tensors(model)}
+        self._known = {_address(tensor) for tensor in known}
+        self._shapes = shapes
         self._born: dict[int, int] = {}  # address → number of the operation that made it
         self._live = 0
         self._history: list[int] = []
@@ -121,6 +123,8 @@ class _Memory(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for tensor in tensors_in(out):
             address = _address(tensor)
+            if address in self._shapes.addresses:  # what stands for the input is the input
+                continue
             if address not in self._known and address not in self._born:
                 storage = tensor.untyped_storage()
                 self._born[address] = len(self._history)

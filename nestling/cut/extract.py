@@ -32,7 +32,7 @@ def extract(axes: AxisMap, plan: Plan, state: State) -> dict[str, Tensor]:
     small: dict[str, Tensor] = {}
     for name, how in cuts(axes, plan).items():
         first = axes.tied.get(name, name)
-        small[name] = small[first] if first in small else how.take(state[name if name in state else first])
+        small[name] = small[first] if first in small else how.take(state[name if name in state else first].detach())
     return small
 
 

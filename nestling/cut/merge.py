@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
 from nestling.errors import PlanError, StateError, nearest
 
+_T = TypeVar("_T")
 ROOM = 4.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
 
 
@@ -68,17 +70,18 @@ class Tally:
         fits(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
-        floats = [name for name, old in self._state.items() if old.is_floating_point() and name not in tied]
+        floats = [name for name, old in self._state.items() if _averaged(old) and name not in tied]
         self._groups = _alike(self._axes, floats)
-        self._counters = {
-            name: None for name, old in self._state.items() if not old.is_floating_point() and name not in tied
-        }
+        self._counters = {name: None for name, old in self._state.items() if not _averaged(old) and name not in tied}
         self._counted: dict[str, Tensor] = {}
         self._room = ROOM * sum(self._state[name].nbytes for name in floats)
         self._spare = {mean.shapes: mean.tensors for mean in self._means.values()}
         self._means.clear()
-        for total in self._sums.values():
-            total.clear()
+        self._sums = {
+            names: total
+            for names, total in self._sums.items()
+            if names in self._groups and total.restart([self._state[name] for name in names])
+        }
         self.clients = 0
 
     @torch.no_grad()
@@ -107,13 +110,16 @@ class Tally:
         trusted
             Skip the search for values that are not finite: for workers of your own that have looked already.
         """
-        if isinstance(weight, bool) or not (isinstance(weight, float | int) and 0 < weight < math.inf):
-            raise StateError(f"the weight of a client must be a number above zero, not {weight!r}")
+        if isinstance(weight, bool) or not (isinstance(weight, float | int) and 1e-100 <= weight <= 1e100):
+            shown = repr(weight)[:40]
+            raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
+        weight = float(weight)
         how = cuts(self._axes, plan)
         self._check(state, how, trusted)
         part = {} if touched is None else self._touched(plan, touched)
         if any(tensor.device != self._state[name].device for name, tensor in state.items()):
             state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
+        state, how = self._by_first_name(state), self._by_first_name(how)
         # all checks are behind us: from here on nothing may fail
         for name in self._counters:
             if name in how:
@@ -122,7 +128,7 @@ class Tally:
         rest = [names for names in self._groups if names[0] in how and names not in part]
         for names, (inside, where) in part.items():
             self._sum(names).add([inside.take(state[name]) for name in names], where, weight)
-        self._add_mean([name for names in rest for name in names], rest, state, plan, weight)
+        self._add_mean(rest, state, how, plan, weight)
         self.clients += 1
 
     @torch.no_grad()
@@ -156,27 +162,36 @@ class Tally:
         for name, place in how.items():
             tensor = state.get(name)
             if tensor is None:
-                if name in self._axes.tied:
+                if self._axes.tied.get(name) in state:
                     continue
                 raise StateError(f"the update lacks the tensor {name!r}, which its plan keeps")
+            if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+                raise StateError(f"{name!r} must be a dense tensor that holds values")
             if tensor.shape != place.shape:
                 raise StateError(
                     f"the tensor {name!r} has shape {tuple(tensor.shape)}, but its plan gives it {place.shape}"
                 )
             if tensor.dtype != self._state[name].dtype:
                 raise StateError(f"the tensor {name!r} is {tensor.dtype}, but the model's is {self._state[name].dtype}")
-            if not trusted and tensor.is_floating_point() and not _finite(tensor):
+            if not trusted and _averaged(tensor) and not _finite(tensor):
                 raise StateError(f"the tensor {name!r} holds values that are not finite")
+
+    def _by_first_name(self, items: Mapping[str, _T]) -> Mapping[str, _T]:
+        """Tensors with several names are merged under the first, whichever of them the client has."""
+        tied = self._axes.tied
+        return {tied.get(name, name): item for name, item in items.items()} if tied else items
 
     def _touched(self, plan: Plan, touched: Plan) -> dict[tuple[str, ...], tuple[Cut, Cut]]:
         """For tensors of which only a part was trained: how to take it out of them, and its place in the whole."""
         touched.fit(self._axes, frozen=True)
+        if touched.blocks is not None:
+            raise PlanError("touched may name axes only: blocks that were not trained are dropped by the plan")
         for axis, runs in touched.runs.items():
             kept = plan.runs.get(axis, ((0, self._axes.table[axis].size),))
             if not all(any(a <= start and stop <= b for a, b in kept) for start, stop in runs):
                 raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
         both = {**plan.runs, **touched.runs}
-        how = cuts(self._axes, plan)
+        how = self._by_first_name(cuts(self._axes, plan))
         result = {}
         for names in self._groups:
             dims = self._axes.dims[names[0]]
@@ -188,13 +203,15 @@ class Tally:
         return result
 
     def _add_mean(
-        self, names: list[str], groups: list[tuple[str, ...]], state: State, plan: Plan, weight: float
+        self, groups: list[tuple[str, ...]], state: State, how: Mapping[str, Cut], plan: Plan, weight: float
     ) -> None:
-        how = cuts(self._axes, plan)
-        key = (plan, len(names))
+        names = [name for group in groups for name in group]
+        if not names:
+            return
+        key = (plan, tuple(names))
         mean = self._means.get(key)
         if mean is None:
-            shapes = tuple((name, how[name].shape) for name in names)
+            shapes = tuple((name, how[name].shape, state[name].dtype) for name in names)
             size = sum(state[name].nbytes for name in names)
             used = sum(other.bytes for other in self._means.values())
             if used + size <= self._room:
@@ -241,7 +258,7 @@ class Tally:
         merged = []
         for k, name in enumerate(names):
             old = self._state[name]
-            total = full.zeros(old.device) if sums is None else sums.totals[k].clone()
+            total = full.zeros(old) if sums is None else sums.totals[k].clone()
             for mean in means:
                 mean.cuts[name].add_to(total, _from(old, mean.cuts[name], mean.tensors[name]), mean.weight)
             total.mul_(inverse)
@@ -294,14 +311,18 @@ class _Sum:
 
     def __init__(self, whole: Cut, olds: list[Tensor]) -> None:
         self._olds = olds
-        self.totals = whole.stacked(len(olds)).zeros(olds[0].device)
+        self.totals = whole.stacked(len(olds)).zeros(olds[0])
         self.weights = whole.blank(olds[0].device)
         self.used = False
 
-    def clear(self) -> None:
+    def restart(self, olds: list[Tensor]) -> bool:
+        """Begin anew from `olds`; return whether they fit this room."""
+        fits = [(old.dtype, old.device) for old in olds] == [(old.dtype, old.device) for old in self._olds]
+        self._olds = olds
         self.totals.zero_()
         self.weights.zero_()
         self.used = False
+        return fits
 
     def add(self, tensors: list[Tensor], where: Cut, weight: float) -> None:
         self.used = True
@@ -331,9 +352,11 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
     for block, members in axes.blocks.items():
         for name in members:
             owners.setdefault(name, []).append(block)
+    shared = set(axes.tied.values())
     groups: dict[object, list[str]] = {}
     for name in names:
-        groups.setdefault((axes.dims[name], tuple(owners.get(name, ()))), []).append(name)
+        alone = name if name in shared else ""  # it may live on under another name when its block is dropped
+        groups.setdefault((axes.dims[name], tuple(owners.get(name, ())), alone), []).append(name)
     return [tuple(group) for group in groups.values()]
 
 
@@ -343,6 +366,10 @@ def _like(names: Iterable[str], state: State) -> dict[str, Tensor]:
         name: torch.empty_like(state[name], dtype=torch.promote_types(state[name].dtype, torch.float32))
         for name in names
     }
+
+
+def _averaged(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.axes.dims import Dim, Leaf, Product, Sum
-from nestling.errors import PlanError, nearest
+from nestling.errors import PlanError, StateError, nearest
 
 Picker = Callable[[str, int, int], Iterable[int]]
 Width = float | Mapping[str, float]
@@ -55,7 +55,10 @@ def by_importance(scores: Mapping[str, Tensor]) -> Picker:
     """
 
     def choose(name: str, size: int, count: int) -> Iterable[int]:
-        ranked = _per_unit(scores, name, size, "scores").double().argsort(descending=True, stable=True)
+        values = _per_unit(scores, name, size, "scores").double()
+        if bool(values.isnan().any()):
+            raise PlanError(f"the scores of axis {name!r} hold values that are not numbers")
+        ranked = values.argsort(descending=True, stable=True)
         chosen: list[int] = ranked[:count].tolist()
         return chosen
 
@@ -134,6 +137,10 @@ def importance(axes: AxisMap, state: Mapping[str, Tensor], power: float = 2.0) -
     for name, dims in axes.dims.items():
         if name in axes.tied or name not in state or not state[name].is_floating_point():
             continue
+        if tuple(state[name].shape) != dims.shape:
+            raise StateError(
+                f"the tensor {name!r} has shape {tuple(state[name].shape)}, but the model's is {dims.shape}"
+            )
         energy = state[name].double().abs().pow(power)
         for place, dim in enumerate(dims):
             others = [k for k in range(len(dims)) if k != place]

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from glob import escape
 from typing import Annotated, Any
 
 import msgspec
@@ -133,8 +134,8 @@ class Plan:
         """Read a plan from JSON text, which may come from anywhere: it is validated, never executed."""
         try:
             data = msgspec.json.decode(text, type=_PlanJson)
-        except msgspec.DecodeError as problem:
-            raise PlanError(f"this is not the JSON of a plan: {problem}") from None
+        except (msgspec.DecodeError, UnicodeError) as problem:
+            raise PlanError(f"this is not the JSON of a plan: {' '.join(str(problem).split())}") from None
         for name, runs in data.axes.items():
             ends = [-1, *(end for run in runs for end in run)]
             rising = all(a < b for a, b in zip(ends[0::2], ends[1::2], strict=False)) and all(a < b for a, b in runs)
@@ -159,7 +160,7 @@ def _runs(axis: str, kept: Iterable[int] | Tensor) -> Runs:
     if not values:
         raise PlanError(f"the plan keeps no unit of axis {axis!r}: at least one must stay")
     for value in values:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if isinstance(value, bool | Tensor) or not hasattr(value, "__index__"):
             raise PlanError(f"the plan's indices for axis {axis!r} must be whole numbers, not {value!r}")
     values = sorted(int(value) for value in values)
     if values[0] < 0:
@@ -220,6 +221,10 @@ def plan(
     >>> nestling.plan(axes, width=0.5, pick="rolling", round=6).runs
     {'model.0': ((0, 2), (6, 8))}
     """
+    for pattern in width if isinstance(width, Mapping) else ():
+        _matches(axes, pattern, "width")
+    for name in mask or ():
+        _matches(axes, escape(name), "mask")
     choose = picker(pick, round=round, step=step, seed=seed, scores=scores, mask=mask)
     kept = {}
     for name, size in axes.axes.items():
@@ -233,7 +238,7 @@ def plan(
     if not key and keep is None and not kept:
         key = "full"
     elif not key and keep is None and pick in ("prefix", "rolling", "random") and isinstance(width, float | int):
-        key = f"w{width:g}"
+        key = f"w{float(width)!r}"
     made = Plan(kept, keep, key)
     made.fit(axes)
     return made
@@ -242,6 +247,17 @@ def plan(
 def _count(share: float, size: int) -> int:
     # the rounding keeps 0.07 · 100 = 7.000000000000001 from becoming 8
     return max(1, math.ceil(round(share * size, 9)))
+
+
+def _matches(axes: AxisMap, pattern: str, what: str) -> None:
+    """Raise unless a shell pattern of axis names matches one that can be cut."""
+    if not fnmatch.filter(axes.axes, pattern):
+        held = fnmatch.filter(axes.frozen, pattern)
+        if held:
+            raise PlanError(
+                f"the {what} of axis {held[0]!r} cannot be set, as it cannot be cut: {axes.frozen[held[0]]}"
+            )
+        raise PlanError(f"the {what} is given for {pattern!r}, which no axis matches{nearest(pattern, axes.axes)}")
 
 
 def _share(name: str, width: Width, group: bool) -> float:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
-from nestling.axes.blocks import stand_in
-from nestling.axes.dims import Dim, Fixed, Leaf, Product
-from nestling.axes.skeleton import copy_with, tensors
+from nestling.axes.shrink import shrunk
 from nestling.cut.extract import cuts, extract, fits
-from nestling.cut.layers import adjust
 from nestling.cut.plan import Plan
 from nestling.errors import BuildError
 
@@ -52,13 +48,13 @@ def submodel(model: nn.Module, axes: AxisMap, plan: Plan, build: Build | None = 
     """
     fits(axes, model.state_dict())
     if build is None:
-        return _resized(model, axes, plan, None)
+        return _sliced(model, axes, plan)
     small = build(plan)
     try:
         small.load_state_dict(extract(axes, plan, model.state_dict()))
     except RuntimeError as problem:
-        line = " ".join(str(problem).split())
-        raise BuildError(f"build(plan) made a module that the plan's weights do not fit: {line}") from None
+        lines = [line.strip() for line in str(problem).splitlines()]
+        raise BuildError(f"build(plan) made a module that the plan's weights do not fit: {lines[-1][:200]}") from None
     return small
 
 
@@ -75,45 +71,25 @@ def resize(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
     >>> resize(net, axes, nestling.plan(axes, width=0.5))[0].weight.shape
     torch.Size([4, 4])
     """
-    return _resized(model, axes, plan, "meta")
+    plan.fit(axes)
+    return shrunk(model, axes, _sizes(plan), plan.blocks)
 
 
-def _resized(model: nn.Module, axes: AxisMap, plan: Plan, device: str | None) -> nn.Module:
+def _sliced(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
     how = cuts(axes, plan)
+    aliases: dict[str, list[str]] = {}
+    for name, first in axes.tied.items():
+        aliases.setdefault(first, []).append(name)
 
     def swap(name: str, old: Tensor) -> Tensor:
-        source = old.detach() if device is None else torch.empty_like(old, device=device)
-        if name in how:
-            return how[name].take(source)
-        # what is not in the map: buffers that are not saved, copied; blocks that are dropped, not worth a copy
-        return source if name in axes.dims else source.clone()
+        # a tensor that goes with a dropped block may live on under another name
+        for label in (name, *aliases.get(name, ())):
+            if label in how:
+                return how[label].take(old.detach())
+        return torch.empty_like(old, device="meta") if name in axes.dims else old.detach().clone()
 
-    small = copy_with(model, swap)
-    if plan.blocks is not None:
-        for block in axes.blocks:
-            if block not in plan.blocks:
-                _replace(small, block)
-
-    def kept(dim: Dim) -> int:
-        if isinstance(dim, Fixed):
-            return dim.size
-        if isinstance(dim, Leaf):
-            return sum(stop - start for start, stop in plan.runs.get(dim.name, ((0, dim.size),)))
-        sizes = [kept(part) for part in dim.parts]
-        return math.prod(sizes) if isinstance(dim, Product) else sum(sizes)
-
-    for path, module in small.named_modules():
-        at = f"{path}." if path else ""
-        below = {name: axes.dims[at + name] for name, _ in tensors(module) if at + name in axes.dims}
-        if below:
-            adjust(module, below, kept)
-    for module in small.modules():
-        if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()
-    return small
+    return shrunk(model, axes, _sizes(plan), plan.blocks, swap)
 
 
-def _replace(model: nn.Module, path: str) -> None:
-    parent, _, name = path.rpartition(".")
-    owner = model.get_submodule(parent)
-    setattr(owner, name, stand_in(model.get_submodule(path)))
+def _sizes(plan: Plan) -> dict[str, int]:
+    return {name: sum(stop - start for start, stop in runs) for name, runs in plan.runs.items()}

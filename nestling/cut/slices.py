@@ -138,9 +138,10 @@ class Cut:
         first: Runs = ((0, count),)
         return Cut((count, *self.shape), (count, *self.view), (first, *self.runs), (True, *self.fixed))
 
-    def zeros(self, device: torch.device) -> Tensor:
-        """Return room for sums: the big tensor seen by its factors (float64)."""
-        return torch.zeros(self.view, dtype=torch.float64, device=device)
+    def zeros(self, like: Tensor) -> Tensor:
+        """Return room for sums: the big tensor `like` seen by its factors, in double precision."""
+        dtype = torch.complex128 if like.is_complex() else torch.float64
+        return torch.zeros(self.view, dtype=dtype, device=like.device)
 
     def blank(self, device: torch.device) -> Tensor:
         """Return room for per-coordinate weights: as `zeros`, but fixed factors of size one."""

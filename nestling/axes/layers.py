@@ -8,13 +8,15 @@ corrected from the dims of the projections below them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nestling.axes.dims import Dim, Dims, Product, Sum, factors
+from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum, factors
+from nestling.errors import BuildError
 
 Kept = Callable[[Dim], int]
 Adjust = Callable[[Any, Mapping[str, Dims], Kept], None]
@@ -36,12 +38,29 @@ def adjust(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
     _attention(module, dims, kept)
 
 
+def _of(dims: Mapping[str, Dims], name: str) -> Dims:
+    """The dims of a tensor of a module, which a parametrisation may have put elsewhere."""
+    for place in (name, f"parametrizations.{name}.original", f"parametrizations.{name}.original1"):
+        if place in dims:
+            return dims[place]
+    raise BuildError(f"the layer's tensor {name!r} is not among {sorted(dims)}")
+
+
 def _outer(dim: Dim, size: int, kept: Kept) -> int:
-    """What is left of the outermost factors of `dim` that together have `size` units."""
+    """What is left of `size` when `dim` is seen as (size, the rest)."""
+    if dim.size == size:
+        return kept(dim)
+    if size == 1:
+        return 1
+    inner = dim.size // size
+    if isinstance(dim, Sum):
+        return sum(_outer(part, part.size // inner, kept) for part in dim.parts)
     left, whole = 1, 1
     for part in factors(dim):
         if whole == size:
             break
+        if whole * part.size > size:  # the border lies inside a part, which therefore cannot be cut
+            return left * (size // whole)
         left, whole = left * kept(part), whole * part.size
     return left
 
@@ -52,22 +71,40 @@ def _linear(layer: nn.Linear, _dims: Mapping[str, Dims], _kept: Kept) -> None:
 
 def _conv(layer: nn.modules.conv._ConvNd, dims: Mapping[str, Dims], kept: Kept) -> None:
     if layer.groups > 1:
-        layer.groups = _outer(dims["weight"][0], layer.groups, kept)
+        layer.groups = _outer(_of(dims, "weight")[0], layer.groups, kept)
     sizes = (layer.weight.shape[0], layer.weight.shape[1] * layer.groups)
     layer.in_channels, layer.out_channels = sizes if layer.transposed else sizes[::-1]
 
 
+class _PlainInstanceNorm(nn.modules.instancenorm._InstanceNorm):
+    """An instance norm without parameters: it normalises however many channels it is given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.instance_norm(x, eps=self.eps)
+
+
 def _batch_norm(layer: Any, _dims: Mapping[str, Dims], _kept: Kept) -> None:
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and not (layer.affine or layer.track_running_stats):
+        layer.__class__ = _PlainInstanceNorm
     for tensor in (layer.weight, layer.running_mean):
         if tensor is not None:
             layer.num_features = len(tensor)
 
 
+class _AnyInstanceNorm(nn.GroupNorm):
+    """A group norm without parameters, each channel a group: it has as many groups as it is given channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, x.shape[1], None, None, self.eps)
+
+
 def _group_norm(layer: nn.GroupNorm, dims: Mapping[str, Dims], kept: Kept) -> None:
-    if layer.weight is not None:
+    if layer.affine:
         if layer.num_groups > 1:
-            layer.num_groups = _outer(dims["weight"][0], layer.num_groups, kept)
+            layer.num_groups = _outer(_of(dims, "weight")[0], layer.num_groups, kept)
         layer.num_channels = len(layer.weight)
+    elif layer.num_groups == layer.num_channels:
+        layer.__class__ = _AnyInstanceNorm
 
 
 class _AnyLayerNorm(nn.LayerNorm):
@@ -102,8 +139,17 @@ def _recurrent(layer: Any, _dims: Mapping[str, Dims], _kept: Kept) -> None:
         layer.proj_size, layer.hidden_size = layer.weight_hr_l0.shape
 
 
+def _recurrent_cell(layer: Any, _dims: Mapping[str, Dims], _kept: Kept) -> None:
+    layer.input_size, layer.hidden_size = layer.weight_ih.shape[1], layer.weight_hh.shape[1]
+
+
+def _transformer(layer: Any, dims: Mapping[str, Dims], kept: Kept) -> None:
+    layer.d_model = kept(dims["encoder.layers.0.linear1.weight"][1])
+
+
 def _multihead(layer: nn.MultiheadAttention, dims: Mapping[str, Dims], kept: Kept) -> None:
-    layer.num_heads = _outer(dims["out_proj.weight"][1], layer.num_heads, kept)
+    inner = next(found for name, found in dims.items() if name.startswith("out_proj.") and len(found) == 2)
+    layer.num_heads = _outer(inner[1], layer.num_heads, kept)
     layer.embed_dim = layer.out_proj.weight.shape[0]
     layer.head_dim = layer.embed_dim // layer.num_heads
     layer.kdim = layer.vdim = layer.embed_dim
@@ -125,43 +171,51 @@ _ENTRIES: dict[type, Adjust] = {
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _embedding,
     nn.RNNBase: _recurrent,
+    nn.RNNCellBase: _recurrent_cell,
+    nn.Transformer: _transformer,
     nn.MultiheadAttention: _multihead,
     nn.PReLU: _prelu,
 }
 
 # Attributes by which attention modules of other libraries know their sizes.
-_HEADS = ("num_heads", "n_heads", "n_head", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
-_WIDTHS = ("head_dim", "attention_head_size", "key_value_proj_dim", "dim_per_head", "d_kv")
+_HEADS = ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
+WIDTHS = ("head_dim", "attention_head_size", "key_value_proj_dim", "dim_per_head", "d_kv")
 _INNERS = ("all_head_size", "inner_dim", "split_size", "embed_dim", "hidden_size", "dim")
 
 
 def _attention(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
     """Correct the numbers of heads, widths of a head and inner widths of an attention module."""
-    products = [product for name in dims if name.count(".") <= 1 for product in _products(dims[name])]
-    if not products:
+    if not any(name in vars(module) for name in (*_HEADS, *WIDTHS, *_INNERS)):
         return
-    sizes: dict[tuple[str, int], set[int]] = {}
+    near = [dim for name in dims if name.count(".") <= 1 for dim in dims[name]]
+    left: dict[tuple[str, int], int] = {}  # the first answer counts: projections come before what they lead to
 
-    def note(names: tuple[str, ...], whole: int, left: int) -> None:
+    def note(names: tuple[str, ...], parts: Sequence[Dim]) -> None:
+        whole, rest = math.prod(part.size for part in parts), math.prod(kept(part) for part in parts)
         for name in names:
-            sizes.setdefault((name, whole), set()).add(left)
+            left.setdefault((name, whole), rest)
 
-    for product in products:
-        parts = list(factors(product))
-        for split in range(1, len(parts)):
-            for names, side in ((_HEADS, parts[:split]), (_WIDTHS, parts[split:])):
-                note(names, math.prod(part.size for part in side), math.prod(kept(part) for part in side))
-        note(_INNERS, product.size, kept(product))
-    for (name, whole), left in sizes.items():
-        if type(vars(module).get(name)) is int and getattr(module, name) == whole and len(left) == 1:
-            setattr(module, name, next(iter(left)))
+    for product in _products(near):
+        every = list(factors(product))
+        parts = list(dropwhile(lambda part: isinstance(part, Fixed), every))  # (3 heads dim): stacked
+        for border in range(1 if parts == every else 0, len(parts)):
+            note(_HEADS, parts[:border])
+            note(WIDTHS, parts[border:])
+        note(_INNERS, parts)
+    for dim in near:
+        if isinstance(dim, Leaf):  # one head alone is no product
+            note((*WIDTHS, *_INNERS), [dim])
+    for name in (*_HEADS, *WIDTHS, *_INNERS):
+        old = vars(module).get(name)
+        if type(old) is int:
+            setattr(module, name, left.get((name, old), old))
 
 
-def _products(dims: Dims) -> list[Product]:
+def _products(dims: Sequence[Dim]) -> list[Product]:
     found: list[Product] = []
     todo: list[Dim] = list(dims)
     while todo:
-        dim = todo.pop()
+        dim = todo.pop(0)
         if isinstance(dim, Product):
             found.append(dim)
         elif isinstance(dim, Sum):

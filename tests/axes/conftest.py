@@ -1,0 +1,13 @@
+"""One thread to a process (the models are tiny, the machine is shared) and the same random numbers for every test."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _steady():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
