@@ -226,7 +226,8 @@ def _submodels(model: nn.Module, axes: AxisMap, subject: _Subject) -> Iterator[R
         size = sum(parameter.numel() for parameter in small.parameters()) if not note else 0
         yield Row("sub-model", name, size, not note, note)
     note = _grown(model, axes, subject)
-    yield Row("sub-model", "grown", 0, not note, note)
+    if note:  # not a sub-model of anyone's: told only where it shows something
+        yield Row("sub-model", "grown", 0, False, note)
 
 
 def _grown(model: nn.Module, axes: AxisMap, subject: _Subject) -> str:
