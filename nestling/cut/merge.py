@@ -25,6 +25,7 @@ from nestling.cut.slices import Cut, cut
 from nestling.errors import PlanError, StateError, nearest
 
 _T = TypeVar("_T")
+_FUSED = ({torch.float32}, {torch.float64})  # what PyTorch's fused kernels take
 ROOM = 4.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
 
 
@@ -302,8 +303,29 @@ class _Mean:
         self.weight += weight
         if self.weight == weight:
             torch._foreach_copy_(mine, tensors)
-        else:  # mean += (new − mean) · share: moves by exactly zero where new equals mean
-            torch._foreach_lerp_(mine, tensors, weight / self.weight)
+        else:
+            _move(mine, tensors, weight / self.weight)
+
+
+def _move(means: list[Tensor], news: list[Tensor], share: float) -> None:
+    """Move means by `share` of the way to new values: by exactly zero where they are equal."""
+    if all(mean.is_cpu for mean in means) and {mean.dtype for mean in means} in _FUSED:
+        # the kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1:
+        # one pass over memory, and quicker than lerp, which weighs two formulas against each other
+        torch._fused_sgd_(
+            means,
+            [new.contiguous() for new in news],
+            [],
+            weight_decay=-1.0,
+            momentum=0.0,
+            lr=-share,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+    else:
+        torch._foreach_lerp_(means, news, share)
 
 
 class _Sum:
@@ -363,7 +385,9 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
 def _like(names: Iterable[str], state: State) -> dict[str, Tensor]:
     """Room for running means; those of half-precision tensors are kept in single precision."""
     return {
-        name: torch.empty_like(state[name], dtype=torch.promote_types(state[name].dtype, torch.float32))
+        name: torch.empty(
+            state[name].shape, dtype=torch.promote_types(state[name].dtype, torch.float32), device=state[name].device
+        )
         for name in names
     }
 
