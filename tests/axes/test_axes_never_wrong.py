@@ -156,7 +156,18 @@ def pairs_after_groups(net, x):
     return net.head((pairs * pairs.sum(-1, keepdim=True)).flatten(1))
 
 
+def two_views(net, x):
+    """Two halves, and pairs, each unit taking something of its own group."""
+    for shape in ((2, -1), (-1, 2)):
+        grouped = net.one(x).unflatten(-1, shape)
+        yield net.head((grouped + grouped.sum(-1, keepdim=True).relu()).flatten(1))
+
+
 SMALL = {
+    "two views": (
+        lambda: Net(lambda net, x: sum(two_views(net, x)), one=nn.Linear(4, 8), head=nn.Linear(8, 3)),
+        VECTORS,
+    ),
     "pairs after groups": (
         lambda: Net(
             pairs_after_groups,
