@@ -20,12 +20,13 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.axes.dims import Dims, Leaf, leaves, replace
 from nestling.cut.extract import State, cuts, fits
+from nestling.cut.means import Mean, room_for
 from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
+from nestling.cut.sums import Sums
 from nestling.errors import PlanError, StateError, nearest
 
 _T = TypeVar("_T")
-_FUSED = ({torch.float32}, {torch.float64})  # what PyTorch's fused kernels take
 ROOM = 4.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
 
 
@@ -61,9 +62,10 @@ class Tally:
     def __init__(self, axes: AxisMap, state: State) -> None:
         self._axes = axes
         self._whole = cuts(axes, Plan())
-        self._means: dict[object, _Mean] = {}
-        self._sums: dict[tuple[str, ...], _Sum] = {}
-        self._spare: dict[object, dict[str, Tensor]] = {}
+        self._means: dict[object, Mean] = {}
+        self._kind: object = None
+        self._sums: Sums
+        self._spare: dict[object, list[dict[str, Tensor]]] = {}
         self.restart(state)
 
     def restart(self, state: State) -> None:
@@ -75,14 +77,17 @@ class Tally:
         self._groups = _alike(self._axes, floats)
         self._counters = {name: None for name, old in self._state.items() if not _averaged(old) and name not in tied}
         self._counted: dict[str, Tensor] = {}
-        self._room = ROOM * sum(self._state[name].nbytes for name in floats)
-        self._spare = {mean.shapes: mean.tensors for mean in self._means.values()}
+        self._room, self._used = ROOM * sum(self._state[name].nbytes for name in floats), 0
+        self._spare = {}
+        for mean in self._means.values():
+            self._spare.setdefault(_shapes(mean.tensors), []).append(mean.tensors)
         self._means.clear()
-        self._sums = {
-            names: total
-            for names, total in self._sums.items()
-            if names in self._groups and total.restart([self._state[name] for name in names])
-        }
+        averaged = {name: self._state[name] for name in floats}
+        if _shapes(averaged) == self._kind:
+            self._sums.restart(averaged)
+        else:
+            self._sums = Sums(averaged, self._whole)
+        self._kind = _shapes(averaged)
         self.clients = 0
 
     @torch.no_grad()
@@ -127,8 +132,10 @@ class Tally:
                 best = self._counted.get(name)
                 self._counted[name] = state[name].clone() if best is None else torch.maximum(best, state[name])
         rest = [names for names in self._groups if names[0] in how and names not in part]
-        for names, (inside, where) in part.items():
-            self._sum(names).add([inside.take(state[name]) for name in names], where, weight)
+        if part:
+            inside = {name: cut for names, (cut, _) in part.items() for name in names}
+            where = {name: cut for names, (_, cut) in part.items() for name in names}
+            self._sums.add({name: cut.take(state[name]) for name, cut in inside.items()}, where, weight)
         self._add_mean(rest, state, how, plan, weight)
         self.clients += 1
 
@@ -212,30 +219,22 @@ class Tally:
         key = (plan, tuple(names))
         mean = self._means.get(key)
         if mean is None:
-            shapes = tuple((name, how[name].shape, state[name].dtype) for name in names)
             size = sum(state[name].nbytes for name in names)
-            used = sum(other.bytes for other in self._means.values())
-            if used + size <= self._room:
-                spare = self._spare.pop(shapes, None)
-                room = _like(names, state) if spare is None else spare
-                mean = self._means[key] = _Mean(room, shapes, how, size)
+            if self._used + size <= self._room:
+                self._used += size
+                spare = self._spare.get(_shapes(state, names))
+                room = spare.pop() if spare else room_for(names, state)
+                mean = self._means[key] = Mean(room, how)
         if mean is not None:
             mean.add([state[name] for name in names], weight)
         else:
-            for group in groups:
-                self._sum(group).add([state[name] for name in group], how[group[0]], weight)
-
-    def _sum(self, names: tuple[str, ...]) -> _Sum:
-        if names not in self._sums:
-            self._sums[names] = _Sum(self._whole[names[0]], [self._state[name] for name in names])
-        return self._sums[names]
+            self._sums.add({name: state[name] for name in names}, how, weight)
 
     def _gathered(self, names: tuple[str, ...]) -> Tensor:
         """The weight gathered by the coordinates of tensors that are cut alike; fixed factors have size one."""
         full = self._whole[names[0]]
-        gathered = (
-            self._sums[names].weights.clone() if names in self._sums else full.blank(self._state[names[0]].device)
-        )
+        device = self._state[names[0]].device
+        gathered = self._sums.weight(names[0]).clone() if names[0] in self._sums else full.blank(device)
         for mean in self._means.values():
             if names[0] in mean.tensors:
                 mean.cuts[names[0]].count(gathered, mean.weight)
@@ -243,35 +242,34 @@ class Tally:
 
     def _merged(self, names: tuple[str, ...]) -> Iterable[Tensor]:
         means = [mean for mean in self._means.values() if names[0] in mean.tensors]
-        sums = self._sums.get(names)
+        summed = names[0] in self._sums
         full = self._whole[names[0]]
-        if sums is not None and not sums.used:
-            sums = None
-        if sums is None and not means:
+        if not summed and not means:
             return [self._state[name].clone() for name in names]
         chain = sorted(means, key=lambda mean: -math.prod(mean.cuts[names[0]].kept))
-        if sums is None and _nested([mean.cuts[names[0]] for mean in chain]):
+        if not summed and _nested([mean.cuts[names[0]] for mean in chain]):
             return [self._nested(name, chain) for name in names]
         gathered = self._gathered(names)
         held = gathered > 0
         inverse = torch.where(held, 1 / gathered, 0.0)
         everywhere = bool(held.all())
         merged = []
-        for k, name in enumerate(names):
+        for name in names:
             old = self._state[name]
-            total = full.zeros(old) if sums is None else sums.totals[k].clone()
+            total = self._sums.total(name).clone() if summed else full.zeros(old)
             for mean in means:
-                mean.cuts[name].add_to(total, _from(old, mean.cuts[name], mean.tensors[name]), mean.weight)
+                where, new = mean.cuts[name], mean.tensors[name]
+                where.add_to(total, new - where.take(old) if old.dtype == torch.float64 else new, mean.weight)
             total.mul_(inverse)
             if old.dtype == torch.float64:
-                total.add_(old.reshape(full.view))  # sums are of changes here: see _from
+                total.add_(old.reshape(full.view))  # sums are of changes here: see Sums
             new = torch.empty_like(old, memory_format=torch.contiguous_format).view(full.view).copy_(total)
             if not everywhere:
                 new = torch.where(held, new, old.reshape(full.view))
             merged.append(new.view(old.shape))
         return merged
 
-    def _nested(self, name: str, chain: list[_Mean]) -> Tensor:
+    def _nested(self, name: str, chain: list[Mean]) -> Tensor:
         """Merge means of which each lies inside the one before: inside a slice, all have gathered the same weight."""
         old, first = self._state[name], chain[0]
         if first.cuts[name].whole:
@@ -284,83 +282,6 @@ class Tally:
             weight += mean.weight
             mean.cuts[name].blend(new, mean.tensors[name], mean.weight / weight)
         return new.to(old.dtype)
-
-
-class _Mean:
-    """The running mean of what clients with one slice returned."""
-
-    def __init__(self, room: dict[str, Tensor], shapes: object, where: Mapping[str, Cut], size: int) -> None:
-        self.tensors = room
-        self.shapes = shapes
-        self.cuts = where
-        self.bytes = size
-        self.weight = 0.0
-
-    def add(self, tensors: list[Tensor], weight: float) -> None:
-        mine = list(self.tensors.values())
-        if any(mean.dtype != new.dtype for mean, new in zip(mine, tensors, strict=True)):
-            tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
-        self.weight += weight
-        if self.weight == weight:
-            torch._foreach_copy_(mine, tensors)
-        else:
-            _move(mine, tensors, weight / self.weight)
-
-
-def _move(means: list[Tensor], news: list[Tensor], share: float) -> None:
-    """Move means by `share` of the way to new values: by exactly zero where they are equal."""
-    if all(mean.is_cpu for mean in means) and {mean.dtype for mean in means} in _FUSED:
-        # the kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1:
-        # one pass over memory, and quicker than lerp, which weighs two formulas against each other
-        torch._fused_sgd_(
-            means,
-            [new.contiguous() for new in news],
-            [],
-            weight_decay=-1.0,
-            momentum=0.0,
-            lr=-share,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-    else:
-        torch._foreach_lerp_(means, news, share)
-
-
-class _Sum:
-    """Weighted sums, in double precision, of slices of tensors that are always cut alike."""
-
-    def __init__(self, whole: Cut, olds: list[Tensor]) -> None:
-        self._olds = olds
-        self.totals = whole.stacked(len(olds)).zeros(olds[0])
-        self.weights = whole.blank(olds[0].device)
-        self.used = False
-
-    def restart(self, olds: list[Tensor]) -> bool:
-        """Begin anew from `olds`; return whether they fit this room."""
-        fits = [(old.dtype, old.device) for old in olds] == [(old.dtype, old.device) for old in self._olds]
-        self._olds = olds
-        self.totals.zero_()
-        self.weights.zero_()
-        self.used = False
-        return fits
-
-    def add(self, tensors: list[Tensor], where: Cut, weight: float) -> None:
-        self.used = True
-        where.count(self.weights, weight)
-        parts = [_from(old, where, tensor) for old, tensor in zip(self._olds, tensors, strict=True)]
-        stack = torch.stack(parts) if len(parts) > 1 else parts[0][None]
-        where.stacked(len(parts)).add_to(self.totals, stack, weight)
-
-
-def _from(old: Tensor, where: Cut, new: Tensor) -> Tensor:
-    """What is summed of a tensor: itself; or its change, where sums are no wider than the tensor.
-
-    Double-precision sums give back a single-precision value exactly, however many times it was added; a value in
-    double precision they do not, but the sum of no change is zero.
-    """
-    return new - where.take(old) if old.dtype == torch.float64 else new
 
 
 def _nested(chain: list[Cut]) -> bool:
@@ -382,14 +303,12 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _like(names: Iterable[str], state: State) -> dict[str, Tensor]:
-    """Room for running means; those of half-precision tensors are kept in single precision."""
-    return {
-        name: torch.empty(
-            state[name].shape, dtype=torch.promote_types(state[name].dtype, torch.float32), device=state[name].device
-        )
-        for name in names
-    }
+def _shapes(tensors: State, names: Iterable[str] | None = None) -> object:
+    """What must agree for memory to be used again."""
+    return tuple(
+        (name, tensors[name].shape, tensors[name].dtype, tensors[name].device)
+        for name in (tensors if names is None else names)
+    )
 
 
 def _averaged(tensor: Tensor) -> bool:

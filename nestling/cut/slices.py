@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from nestling.cut.plan import Runs
 
 Kept = Callable[[Leaf], Runs]
 Box = tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]  # (factor, start, length) big, small
-_STRETCH = 1 << 16  # values handled at a time on the way into double precision
 _FEW = 4  # boxes that are always taken one by one: two axes whose windows wrap around
 _WORTH = 4096  # values in a box for which one operation per box is quicker than indexing
 
@@ -38,14 +38,15 @@ class Cut:
         The shape of the big tensor seen by its factors.
     runs
         For every factor, the runs of indices kept.
-    fixed
-        For every factor, whether it is a plain number: per-coordinate weights do not vary along these.
+    width
+        How many values the trailing factors hold that no plan cuts, because they are plain numbers (the nine of a
+        3×3 kernel): weights per coordinate do not vary along these.
     """
 
     shape: tuple[int, ...]
     view: tuple[int, ...]
     runs: tuple[Runs, ...]
-    fixed: tuple[bool, ...]
+    width: int
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
@@ -102,17 +103,9 @@ class Cut:
             for target, source in self.boxes:
                 narrow(big, target).add_(narrow(small, source), alpha=weight)
             return
-        # rows of uncut trailing values, each at its own offset, a stretch at a time: stretches fit the cache
-        inner = len(self.view)
-        while inner and self.kept[inner - 1] == self.view[inner - 1]:
-            inner -= 1
-        width = math.prod(self.view[inner:])
-        places = offsets(self.view[:inner], self.runs[:inner]).to(big.device)
-        big, small = big.view(-1, width), small.reshape(-1, width)
-        stretch = max(1, _STRETCH // width)
-        for rows, values in zip(places.split(stretch), small.split(stretch), strict=True):
-            wide = values.to(big.dtype, copy=True)
-            big.index_add_(0, rows, wide if weight == 1 else wide.mul_(weight))
+        rows = torch.from_numpy(rows_of(self)).to(big.device)
+        values = small.reshape(-1, self.width).to(big.dtype, copy=True)
+        big.view(-1, self.width).index_add_(0, rows, values.mul_(weight))
 
     def inside(self, other: Cut) -> bool:
         """Whether every place of this cut is one of `other`, a cut of the same tensor."""
@@ -133,23 +126,25 @@ class Cut:
             else:
                 place.lerp_(value, share)
 
-    def stacked(self, count: int) -> Cut:
-        """Return the same cut of `count` tensors stacked along a new first dim."""
-        first: Runs = ((0, count),)
-        return Cut((count, *self.shape), (count, *self.view), (first, *self.runs), (True, *self.fixed))
-
     def zeros(self, like: Tensor) -> Tensor:
         """Return room for sums: the big tensor `like` seen by its factors, in double precision."""
         dtype = torch.complex128 if like.is_complex() else torch.float64
         return torch.zeros(self.view, dtype=dtype, device=like.device)
 
-    def blank(self, device: torch.device) -> Tensor:
-        """Return room for per-coordinate weights: as `zeros`, but fixed factors of size one."""
-        return torch.zeros(self._collapsed, dtype=torch.float64, device=device)
+    @cached_property
+    def blank_shape(self) -> tuple[int, ...]:
+        """The shape of weights per coordinate: the big tensor seen by its factors, one value per row of `width`."""
+        left, shape = self.width, list(self.view)
+        for k in reversed(range(len(shape))):
+            if left == 1:
+                break
+            left //= shape[k]
+            shape[k] = 1
+        return tuple(shape)
 
-    @property
-    def _collapsed(self) -> tuple[int, ...]:
-        return tuple(1 if fixed else n for n, fixed in zip(self.view, self.fixed, strict=True))
+    def blank(self, device: torch.device) -> Tensor:
+        """Return room for weights per coordinate."""
+        return torch.zeros(self.blank_shape, dtype=torch.float64, device=device)
 
     def count(self, big: Tensor, weight: float) -> None:
         """Add `weight` at the kept places of `big`, which is shaped like `blank()`."""
@@ -157,27 +152,25 @@ class Cut:
             for target, _ in self.boxes:
                 narrow(big, target).add_(weight)
             return
-        view, runs = zip(
-            *((n, kept) for n, kept, fixed in zip(self.view, self.runs, self.fixed, strict=True) if not fixed),
-            strict=True,
-        )
-        rows = offsets(view, runs).to(big.device)
-        big.view(-1).index_add_(0, rows, torch.full((len(rows),), weight, dtype=big.dtype, device=big.device))
+        rows = torch.from_numpy(rows_of(self)).to(big.device)
+        big.view(-1).index_add_(0, rows, big.new_full((1,), weight).expand(len(rows)))
 
 
-@lru_cache(maxsize=4)
-def offsets(view: tuple[int, ...], runs: tuple[Runs, ...]) -> Tensor:
-    """Return the flat offsets, in a tensor of shape `view`, of every combination of the indices in `runs`.
+def rows_of(cut: Cut, start: int = 0) -> np.ndarray:
+    """Return the rows of `cut.width` values that a cut keeps of its big tensor, counted from `start`.
 
-    The last few are remembered: values and weights of one tensor go to the same places.
-
-    >>> offsets((2, 4), (((0, 2),), ((1, 3),)))
-    tensor([1, 2, 5, 6])
+    >>> dims = Dims([Leaf("out", 2), Leaf("in", 4), Fixed(9)])
+    >>> rows_of(cut(dims, lambda leaf: {"out": ((0, 2),), "in": ((1, 2),)}[leaf.name]))
+    array([1, 5])
     """
-    flat = torch.zeros(1, dtype=torch.long)
-    for size, kept in zip(view, runs, strict=True):
-        flat = (flat[:, None] * size + indices(kept)).flatten()
-    return flat
+    rows = np.full(1, start)
+    stride = math.prod(cut.view) // cut.width
+    for size, runs in zip(cut.view, cut.runs, strict=True):
+        if stride == 1:
+            break
+        stride //= size
+        rows = np.add.outer(rows, indices(runs).numpy() * stride).ravel()
+    return rows
 
 
 @lru_cache(maxsize=1024)
@@ -210,21 +203,21 @@ def cut(dims: Dims, kept: Kept) -> Cut:
     shape: list[int] = []
     view: list[int] = []
     runs: list[Runs] = []
-    fixed: list[bool] = []
+    width = 1
     for dim in dims:
         size = 1
         for part in factors(dim):
             part_runs = _runs(part, kept)
             size *= sum(stop - start for start, stop in part_runs)
-            if fixed and fixed[-1] and isinstance(part, Fixed):  # plain numbers side by side are one factor
+            if isinstance(part, Fixed) and width > 1:  # plain numbers side by side are one factor
                 view[-1] *= part.size
                 runs[-1] = ((0, view[-1]),)
             else:
                 view.append(part.size)
                 runs.append(part_runs)
-                fixed.append(isinstance(part, Fixed))
+            width = width * part.size if isinstance(part, Fixed) else 1
         shape.append(size)
-    return Cut(tuple(shape), tuple(view), tuple(runs), tuple(fixed))
+    return Cut(tuple(shape), tuple(view), tuple(runs), width)
 
 
 def _runs(dim: Dim, kept: Kept) -> Runs:

@@ -1,0 +1,76 @@
+"""Running means of what clients with one and the same slice returned: as fast as copying, and exact.
+
+A mean moves towards every new value by a share of the difference, so that where nothing was trained it moves by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from nestling.cut.extract import State
+from nestling.cut.slices import Cut
+
+_FUSED = ({torch.float32}, {torch.float64})  # what PyTorch's fused kernels take
+
+
+class Mean:
+    """The weighted running mean of states that were cut alike.
+
+    Parameters
+    ----------
+    room
+        Where the mean is kept, as `room_for` makes it.
+    cuts
+        How the tensors were cut.
+    """
+
+    def __init__(self, room: dict[str, Tensor], cuts: Mapping[str, Cut]) -> None:
+        self.tensors = room
+        self.cuts = cuts
+        self.bytes = sum(tensor.nbytes for tensor in room.values())
+        self.weight = 0.0
+
+    def add(self, tensors: list[Tensor], weight: float) -> None:
+        """Move the mean by what one more client returned, in the order of `tensors`."""
+        mine = list(self.tensors.values())
+        if any(mean.dtype != new.dtype for mean, new in zip(mine, tensors, strict=True)):
+            tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
+        self.weight += weight
+        if self.weight == weight:
+            torch._foreach_copy_(mine, tensors)
+        else:
+            _move(mine, tensors, weight / self.weight)
+
+
+def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:
+    """Return room for the mean of states like this one; half-precision tensors are averaged in single precision."""
+    return {
+        name: torch.empty(
+            state[name].shape, dtype=torch.promote_types(state[name].dtype, torch.float32), device=state[name].device
+        )
+        for name in names
+    }
+
+
+def _move(means: list[Tensor], news: list[Tensor], share: float) -> None:
+    """Move means by `share` of the way to new values: by exactly zero where they are equal."""
+    if all(mean.is_cpu for mean in means) and {mean.dtype for mean in means} in _FUSED:
+        # the kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1:
+        # one pass over memory, and quicker than lerp, which weighs two formulas against each other
+        torch._fused_sgd_(
+            means,
+            [new.contiguous() for new in news],
+            [],
+            weight_decay=-1.0,
+            momentum=0.0,
+            lr=-share,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+    else:
+        torch._foreach_lerp_(means, news, share)

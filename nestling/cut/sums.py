@@ -1,0 +1,138 @@
+"""Sums of slices that are all different, in double precision: random sets, and parts of slices.
+
+The tensors of a model lie one after the other in a few pools, as rows of the trailing values that no plan cuts (the
+nine values of a 3×3 kernel, say). A slice is then a list of rows, and one client is a few additions by index, however
+many layers the model has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestling.cut.slices import Cut, rows_of
+
+_STRETCH = 1 << 15  # values handled at a time on the way into double precision: they stay in the cache
+_WORTH = 4096  # values in a box for which one operation per box is quicker than rows
+
+
+class Sums:
+    """Weighted sums of slices, and the weights they gathered, coordinate by coordinate.
+
+    Double-precision sums give back a single-precision value exactly, however many times it was added. A value in
+    double precision they do not; there the changes are summed, because the sum of no change is zero.
+
+    Parameters
+    ----------
+    state
+        The tensors of the whole model; none of them are written.
+    whole
+        For every tensor, the cut that keeps all of it.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], whole: Mapping[str, Cut]) -> None:
+        self._whole = whole
+        self._where: dict[str, tuple[_Pool, int]] = {}
+        self._pools: dict[object, _Pool] = {}
+        for name, tensor in state.items():
+            key = (whole[name].width, tensor.is_complex(), tensor.device)
+            pool = self._pools.setdefault(key, _Pool(*key))
+            self._where[name] = pool, pool.rows
+            pool.rows += tensor.numel() // whole[name].width
+        self.restart(state)
+
+    def restart(self, state: Mapping[str, Tensor]) -> None:
+        """Begin anew, from a state of the same shapes."""
+        self._state = state
+        self._used: set[str] = set()
+        for pool in self._pools.values():
+            pool.clear()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether anything was added to a tensor."""
+        return name in self._used
+
+    def add(self, tensors: Mapping[str, Tensor], cuts: Mapping[str, Cut], weight: float) -> None:
+        """Add slices, `weight` times, at the places where they were cut."""
+        pieces: dict[_Pool, tuple[list[Tensor], list[np.ndarray]]] = {}
+        known: dict[int, np.ndarray] = {}  # many tensors are cut alike
+        for name, tensor in tensors.items():
+            cut, (pool, start) = cuts[name], self._where[name]
+            if self._state[name].dtype == torch.float64:
+                tensor = tensor - cut.take(self._state[name])  # noqa: PLW2901 - sums are of changes: see above
+            self._used.add(name)
+            if cut.boxes is not None and tensor.numel() >= _WORTH * len(cut.boxes):
+                cut.add_to(self.total(name), tensor, weight)
+                cut.count(self.weight(name), weight)
+            else:
+                if id(cut) not in known:
+                    known[id(cut)] = rows_of(cut)
+                values, rows = pieces.setdefault(pool, ([], []))
+                values.append(tensor.reshape(-1, cut.width))
+                rows.append(known[id(cut)] + start)
+        for pool, (values, rows) in pieces.items():
+            pool.add(values, np.concatenate(rows), weight)
+
+    def total(self, name: str) -> Tensor:
+        """Return the sum of a tensor, seen by its factors (float64): where it is kept, not a copy."""
+        pool, start = self._where[name]
+        view = self._whole[name].view
+        return pool.totals[start : start + self._state[name].numel() // pool.width].view(view)
+
+    def weight(self, name: str) -> Tensor:
+        """Return the weights of a tensor's rows, shaped as `Cut.blank` (float64): where they are kept, not a copy."""
+        pool, start = self._where[name]
+        shape = self._whole[name].blank_shape
+        return pool.weights[start : start + self._state[name].numel() // pool.width].view(shape)
+
+
+class _Pool:
+    """Rows of one width, of all tensors that have such rows."""
+
+    def __init__(self, width: int, is_complex: bool, device: torch.device) -> None:
+        self.width = width
+        self.rows = 0
+        self._dtype = torch.complex128 if is_complex else torch.float64
+        self._device = device
+        self._room: tuple[Tensor, Tensor] | None = None
+
+    def clear(self) -> None:
+        for tensor in self._room or ():
+            tensor.zero_()
+
+    @property
+    def totals(self) -> Tensor:
+        return self._rooms()[0]
+
+    @property
+    def weights(self) -> Tensor:
+        return self._rooms()[1]
+
+    def _rooms(self) -> tuple[Tensor, Tensor]:
+        if self._room is None:  # fleets whose slices nest need none of it
+            self._room = (
+                torch.zeros(self.rows, self.width, dtype=self._dtype, device=self._device),
+                torch.zeros(self.rows, dtype=torch.float64, device=self._device),
+            )
+        return self._room
+
+    def add(self, values: list[Tensor], rows: np.ndarray, weight: float) -> None:
+        places = torch.from_numpy(rows).to(self._device)
+        self.weights.index_add_(0, places, self.weights.new_full((1,), weight).expand(len(places)))
+        stretch = max(1, _STRETCH // self.width)
+        room = self.totals.new_empty(stretch, self.width)
+        done = filled = 0
+        for value in values:
+            for piece in value.split(stretch):
+                if filled + len(piece) > stretch:
+                    self._flush(places[done : done + filled], room[:filled], weight)
+                    done, filled = done + filled, 0
+                room[filled : filled + len(piece)].copy_(piece)
+                filled += len(piece)
+        self._flush(places[done:], room[:filled], weight)
+
+    def _flush(self, places: Tensor, wide: Tensor, weight: float) -> None:
+        self.totals.index_add_(0, places, wide if weight == 1 else wide.mul_(weight))
