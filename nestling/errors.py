@@ -34,6 +34,34 @@ class ModelError(NestlingError):
     """A model was asked for by a name or with options that do not exist."""
 
 
+class FleetError(NestlingError):
+    """A fleet was described by levels, shares, numbers or devices that cannot be."""
+
+
+class DataError(NestlingError):
+    """Data cannot be found or read, or cannot be dealt out to clients as asked."""
+
+
+class ReportError(NestlingError):
+    """A run directory cannot be read, or the page about it cannot be written."""
+
+
+class MethodError(NestlingError):
+    """A method was asked for by a name or with options that do not exist."""
+
+
+class TrainingError(NestlingError):
+    """Training went where it cannot go on: the loss is no number any more."""
+
+
+class ConfigError(NestlingError):
+    """An experiment was described by settings that do not exist or cannot be."""
+
+
+class RunError(NestlingError):
+    """A run directory cannot be used, or a round could not be finished."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean …?' with the known names nearest to `name`, or what is known at all.
 

@@ -135,6 +135,15 @@ def replace(dim: Dim, leaf: Callable[[Leaf], Dim]) -> Dim:
     return dim
 
 
+def smaller(dims: Dims, sizes: Mapping[str, int]) -> Dims:
+    """Return `dims` in which the axes named in `sizes` have only so many units.
+
+    >>> smaller(Dims([Leaf("out", 8), Fixed(3)]), {"out": 2}).shape
+    (2, 3)
+    """
+    return Dims(replace(dim, lambda leaf: Leaf(leaf.name, sizes.get(leaf.name, leaf.size))) for dim in dims)
+
+
 def parse(text: str, sizes: Mapping[str, int]) -> Dims:
     """Read dims in the grammar of this module; `sizes` gives the size of every name that may appear.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap
-from nestling.axes.dims import Dims, Leaf, leaves, replace
+from nestling.axes.dims import leaves, smaller
 from nestling.cut.extract import State, cuts, fits
 from nestling.cut.means import Mean, room_for
 from nestling.cut.plan import Plan, Runs
@@ -199,13 +199,13 @@ class Tally:
             if not all(any(a <= start and stop <= b for a, b in kept) for start, stop in runs):
                 raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
         both = {**plan.runs, **touched.runs}
+        sizes = {name: sum(stop - start for start, stop in runs) for name, runs in plan.runs.items()}
         how = self._by_first_name(cuts(self._axes, plan))
         result = {}
         for names in self._groups:
             dims = self._axes.dims[names[0]]
             if names[0] in how and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
-                small = Dims(replace(dim, lambda leaf: Leaf(leaf.name, _count(plan, leaf))) for dim in dims)
-                inside = cut(small, lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
+                inside = cut(smaller(dims, sizes), lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
                 where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
                 result[names] = inside, where
         return result
@@ -318,10 +318,6 @@ def _averaged(tensor: Tensor) -> bool:
 def _finite(tensor: Tensor) -> bool:
     # a sum is quicker than asking every value; it can only overflow to a false alarm, which the slow way settles
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
-
-
-def _count(plan: Plan, leaf: Leaf) -> int:
-    return sum(stop - start for start, stop in plan.runs.get(leaf.name, ((0, leaf.size),)))
 
 
 def _ranks(plan: Plan, both: Mapping[str, Runs], axis: str, count: int) -> Runs:

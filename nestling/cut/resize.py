@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
+from nestling.axes.dims import smaller
 from nestling.axes.shrink import shrunk
 from nestling.cut.extract import cuts, extract, fits
 from nestling.cut.plan import Plan
@@ -73,6 +75,24 @@ def resize(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
     """
     plan.fit(axes)
     return shrunk(model, axes, _sizes(plan), plan.blocks)
+
+
+def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
+    """Return the axes of the sub-model that `plan` keeps: the same names, with as many units as it has.
+
+    >>> import nestling
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> axes = nestling.trace(net, torch.zeros(1, 4))
+    >>> axes_of(axes, nestling.plan(axes, width=0.5)).axes
+    {'model.0': 4}
+    """
+    plan.fit(axes)
+    sizes = _sizes(plan)
+    table = {name: replace(axis, size=sizes.get(name, axis.size)) for name, axis in axes.table.items()}
+    left = {name: smaller(axes.dims[name], sizes) for name in cuts(axes, plan)}
+    blocks = {name: names for name, names in axes.blocks.items() if plan.blocks is None or name in plan.blocks}
+    tied = {name: first for name, first in axes.tied.items() if name in left and first in left}
+    return AxisMap(table, left, blocks, tied).pruned()
 
 
 def _sliced(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:

@@ -1,13 +1,13 @@
 """How slices travel and are kept: safetensors bytes that carry their plan. Nothing is ever unpickled.
 
-A packed slice is an ordinary safetensors file; the plan, and which names are tied, are JSON in its metadata.
+A packed slice is an ordinary safetensors file; the plan, and which names are tied, are JSON in its metadata, under a
+single key: safetensors writes several in an order that changes, and equal slices shall be equal bytes.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,14 +18,19 @@ from torch import Tensor
 
 from nestling.cut.plan import Plan
 from nestling.errors import StateError
+from nestling.files import write_whole
 
 _FORMAT = "nestling-slice-1"
 
 
+class _About(msgspec.Struct):
+    format: str
+    plan: msgspec.Raw
+    tied: dict[str, str]
+
+
 class _Metadata(msgspec.Struct):
     nestling: str = ""
-    plan: str = ""
-    tied: str = "{}"
 
 
 def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
@@ -44,8 +49,8 @@ def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
             tied[name] = first[same]
         else:
             tensors[name] = tensor.detach().cpu().contiguous().clone()
-    metadata = {"nestling": _FORMAT, "plan": plan.to_json(), "tied": msgspec.json.encode(tied).decode()}
-    return safetensors.torch.save(tensors, metadata)
+    about = msgspec.json.encode(_About(_FORMAT, msgspec.Raw(plan.to_json()), tied)).decode()
+    return safetensors.torch.save(tensors, {"nestling": about})
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
@@ -58,16 +63,19 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
         (length,) = struct.unpack_from("<Q", data)
         header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(header.get("__metadata__", b"{}"), type=_Metadata)
-        tied = msgspec.json.decode(metadata.tied, type=dict[str, str])
     except (safetensors.SafetensorError, msgspec.DecodeError, struct.error, ValueError, KeyError) as problem:
         raise StateError(f"these bytes are not a packed slice: {str(problem).splitlines()[0]}") from None
-    if metadata.nestling != _FORMAT:
+    try:
+        about = msgspec.json.decode(metadata.nestling, type=_About)
+    except msgspec.DecodeError:
+        about = None
+    if about is None or about.format != _FORMAT:
         raise StateError(f"these bytes are safetensors, but not a slice packed by Nestling ({_FORMAT})")
-    for name, other in tied.items():
+    for name, other in about.tied.items():
         if name in state or other not in state:
             raise StateError(f"the packed slice ties {name!r} to {other!r}, which does not fit its tensors")
         state[name] = state[other]
-    return state, Plan.from_json(metadata.plan)
+    return state, Plan.from_json(bytes(about.plan))
 
 
 def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], plan: Plan) -> None:
@@ -79,17 +87,7 @@ def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], plan: Plan) 
     ...     load(f"{folder}/phone.safetensors")[0]
     {'weight': tensor([1., 1.])}
     """
-    target = Path(path)
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(pack(state, plan))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(draft).replace(target)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    write_whole(path, pack(state, plan))
 
 
 def load(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], Plan]:

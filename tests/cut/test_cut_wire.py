@@ -1,5 +1,6 @@
 """Packed slices: exact after the journey, refused in one sentence when they are something else."""
 
+import json
 import pickle
 
 import pytest
@@ -40,9 +41,16 @@ def test_a_slice_survives_the_journey_and_merges():
         b"nonsense",
         pickle.dumps({"weight": 1}),
         safetensors.torch.save({"weight": torch.ones(2)}),
-        safetensors.torch.save({"weight": torch.ones(2)}, {"nestling": "nestling-slice-1", "plan": "{"}),
-        safetensors.torch.save(
-            {"a": torch.ones(2)}, {"nestling": "nestling-slice-1", "plan": '{"axes":{}}', "tied": '{"a": "b"}'}
+        safetensors.torch.save({"weight": torch.ones(2)}, {"nestling": "{"}),
+        *(
+            safetensors.torch.save({"a": torch.ones(2)}, {"nestling": json.dumps(about)})
+            for about in (
+                {"format": "nestling-slice-1", "plan": "no plan", "tied": {}},
+                {"format": "nestling-slice-1", "plan": {"axes": {"conv": []}}, "tied": {}},
+                {"format": "nestling-slice-1", "plan": {"axes": {}}, "tied": {"b": "c"}},
+                {"format": "nestling-slice-1", "plan": {"axes": {}}, "tied": {"a": "a"}},
+                {"format": "another", "plan": {"axes": {}}, "tied": {}},
+            )
         ),
     ],
 )
@@ -67,3 +75,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 def test_a_missing_file_is_told():
     with pytest.raises(StateError, match="cannot be read"):
         wire.load("/nowhere/phone.safetensors")
+
+
+def test_equal_slices_are_equal_bytes():
+    _, _, plan, state = slice_of_a_tied_model()
+    assert len({nestling.pack(state, plan) for _ in range(20)}) == 1
