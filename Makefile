@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
 .PHONY: help demo test check lint types imports bench clean
 
@@ -14,8 +15,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)   ## cut one model into five sizes, train them on digits, merge them
-	$(BIN)/python examples/digits.py
+demo: $(READY)   ## compare methods on digits, with devices of five sizes: a table and demo/report.html
+	@rm -rf demo
+	$(BIN)/nestling compare $(DEMO) --out demo
 
 test: $(READY)   ## all tests, on every core
 	$(BIN)/python -m pytest -n auto

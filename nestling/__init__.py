@@ -11,23 +11,35 @@ if TYPE_CHECKING:
     from nestling.axes import AxisMap, trace
     from nestling.check import Report, check
     from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
+    from nestling.data import Dataset, Partition, partition
+    from nestling.methods import Method, Turn
+    from nestling.run import Experiment, Result, resume, run
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AxisMap",
     "Cost",
+    "Dataset",
+    "Experiment",
+    "Method",
     "NestlingError",
+    "Partition",
     "Plan",
     "Report",
+    "Result",
     "Tally",
+    "Turn",
     "check",
     "cost",
     "extract",
     "importance",
     "pack",
+    "partition",
     "plan",
     "resize",
+    "resume",
+    "run",
     "submodel",
     "trace",
     "unpack",
@@ -52,6 +64,9 @@ _HOME = {
             "submodel",
             "unpack",
         ),
+        "nestling.data": ("Dataset", "Partition", "partition"),
+        "nestling.methods": ("Method", "Turn"),
+        "nestling.run": ("Experiment", "Result", "resume", "run"),
     }.items()
     for name in names
 }

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import nestling
 from nestling.cli import app as program
 from nestling.cli import main, screen
-from nestling.cli.cost import LEVELS, parse_level
 from nestling.cli.list import KINDS
 from nestling.cli.target import load, parse_options
 from nestling.errors import ModelError, NestlingError
+from nestling.fleet import LEVELS, parse_level
 
 CNN = {"a": 1_556_874, "b": 391_370, "c": 98_922, "d": 25_274, "e": 6_594}
 
@@ -182,8 +182,8 @@ def test_module_and_program_are_the_same():
         (["cost", "--model", "cnn", "--set", "norm=xx"], "no norm 'xx'"),
         (["cost", "--model", "cnn", "--set", "classes=many"], "classes='many'"),
         (["list"], "KIND"),
-        (["list", "modles"], "no list of 'modles'; did you mean 'models'?"),
-        (["list", "birds"], "there are 'models'"),
+        (["list", "modles"], "no list of 'modles'; did you mean 'models'"),
+        (["list", "birds"], "there are 'methods', 'models'"),
         (["check"], "TARGET"),
         (["check", "cnnn"], "did you mean 'cnn'"),
     ],
@@ -301,8 +301,8 @@ def test_cost_of_a_users_own_model(run, folder):
 
 
 def test_levels():
-    assert [parse_level(level) for level in "abcdE"] == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
-    assert parse_level("0.3") == 0.3
+    assert [parse_level(level).ratio for level in "abcdE"] == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16]
+    assert parse_level("0.3").ratio == 0.3
     for bad in ("nan", "inf", "0", "-1", "1/0", "b b"):
         with pytest.raises(NestlingError, match="there is no level"):
             parse_level(bad)

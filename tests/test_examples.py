@@ -1,37 +1,38 @@
-"""The demo runs, learns, and gives the same numbers each time."""
+"""The examples run, and show what they say."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
+from nestling.methods import make
+from nestling.run import find, run
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def demo(*options):
-    done = subprocess.run([sys.executable, DEMO, *options], capture_output=True, text=True, check=False)
+def program(name):
+    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def results(*options):
-    return [{**row, "seconds": None} for row in json.loads(demo("--json", *options))]
+def test_a_method_of_ones_own_is_one_short_file(monkeypatch):
+    assert len((EXAMPLES / "stripes.py").read_text().splitlines()) <= 40
+    assert float(program("stripes.py").partition("%")[0]) > 50
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    experiment = find("heterofl-digits").with_settings(
+        ["method=stripes:stripes", "options.shift=3", "rounds=1", "local.epochs=1"]
+    )
+    result = run(experiment)
+    assert result.summary["method"] == "stripes"
+    assert any(
+        (0 in counts and counts[0] == 0) or len(set(counts)) > 1 for counts in result.summary["coverage"].values()
+    )
+    assert make("stripes:stripes", {"shift": 2}).plan.keywords == {"shift": 2}
 
 
-def test_same_seed_same_numbers():
-    first = results("--rounds", "2")
-    assert first == results("--rounds", "2")
-    assert first != results("--rounds", "2", "--seed", "1")
-
-
-def test_slices_learn():
-    by_way = {row["way"]: row["curve"] for row in results("--rounds", "5")}
-    for way in ("every device its slice", "… in rolling windows"):
-        assert by_way[way][-1] > 0.8 > by_way[way][0]  # chance is 0.1
-
-
-def test_the_table_is_for_people():
-    out = demo("--rounds", "1")
-    assert "proved" in out
-    assert "every device its slice" in out
-    assert "170,058" in out
+def test_a_model_of_ones_own():
+    lines = program("own_model.py").splitlines()
+    accuracies = {line.split()[1].rstrip(":"): float(line.split()[2].rstrip("%")) for line in lines}
+    assert set(accuracies) == {"a", "c"}
+    assert accuracies["a"] > 60

@@ -14,8 +14,12 @@ from typer.main import get_command
 
 from nestling.cli.bench import bench_command
 from nestling.cli.check import check_command
+from nestling.cli.compare import compare_command
 from nestling.cli.cost import cost_command
+from nestling.cli.data import data_app
 from nestling.cli.list import list_command
+from nestling.cli.report import report_command
+from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, one_line
 from nestling.errors import NestlingError
 
@@ -30,12 +34,40 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: short, and alike in all versions of typer
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_examples(
-        "nestling list models",
+        "nestling run heterofl-digits",
+        "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3",
+        "nestling list presets",
         "nestling cost --model cnn --levels a,b,c,d,e",
         "nestling check package.module:factory",
     ),
 )
-app.command("list", epilog=_examples("nestling list models", "nestling list models --json"))(list_command)
+app.command(
+    "run",
+    epilog=_examples(
+        "nestling run heterofl-digits",
+        "nestling run fedrolex-digits rounds=50 seed=1 fleet.levels=a-c-e workers=2 --out runs/first",
+        "nestling run experiment.toml local.lr=0.05",
+    ),
+)(run_command)
+app.command("resume", epilog=_examples("nestling resume runs/first"))(resume_command)
+app.command(
+    "compare",
+    epilog=_examples(
+        "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3 --out runs/compare",
+        "nestling compare heterofl-digits fjord-digits rounds=40 --json",
+        "nestling compare runs/first runs/second",
+    ),
+)(compare_command)
+app.command("report", epilog=_examples("nestling report runs/compare", "nestling report runs/first --out page.html"))(
+    report_command
+)
+app.add_typer(data_app, name="data")
+app.command(
+    "list",
+    epilog=_examples(
+        "nestling list models --json", "nestling list methods", "nestling list presets fedrolex cifar10 laptop"
+    ),
+)(list_command)
 app.command(
     "cost",
     epilog=_examples(

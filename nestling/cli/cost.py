@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,6 @@ import typer
 from nestling.cli.screen import human, print_json, print_table, working
 from nestling.cli.target import load, parse_options
 from nestling.errors import NestlingError
-
-LEVELS = {"a": 1.0, "b": 1 / 2, "c": 1 / 4, "d": 1 / 8, "e": 1 / 16}  # HeteroFL's computation complexity levels
 
 
 def cost_command(
@@ -35,7 +32,9 @@ def cost_command(
     That is: parameters, bytes to send, multiply-accumulates (MACs), and the memory that training takes. Nothing of
     the model's size is allocated.
     """
-    widths = {level: parse_level(level) for level in (part.strip() for part in levels.split(","))}
+    from nestling.fleet import parse_levels  # noqa: PLC0415
+
+    widths = {level.name: level.ratio for level in parse_levels(levels)}
     if batch < 1:
         raise NestlingError(f"a batch has at least 1 sample, not {batch}")
     rows = _rows(model, widths, batch, parse_options(options or []))
@@ -68,26 +67,6 @@ def cost_command(
         ],
         caption=f"size as sent; MACs of one sample forward; activations and memory of one SGD step at batch {batch}",
     )
-
-
-def parse_level(level: str) -> float:
-    """Return the width of a level: one of a to e, or a number (or fraction) above 0 and at most 1.
-
-    >>> parse_level("c"), parse_level("0.3"), parse_level("1/3")
-    (0.25, 0.3, 0.3333333333333333)
-    """
-    if level.lower() in LEVELS:
-        return LEVELS[level.lower()]
-    try:
-        width = float(Fraction(level))
-    except (ValueError, ZeroDivisionError):
-        width = 0.0
-    if not 0 < width <= 1:
-        raise NestlingError(
-            f"there is no level {level!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
-            "or a number above 0 and at most 1, with commas between them"
-        )
-    return width
 
 
 def _rows(name: str, widths: dict[str, float], batch: int, options: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,21 +25,50 @@ def _models() -> list[dict[str, Any]]:
     return rows
 
 
+def _methods() -> list[dict[str, Any]]:
+    from nestling.methods import registry  # noqa: PLC0415
+
+    return [
+        {"name": name, "options": ", ".join(registry.options(name)) or "–", "about": registry.about(name)}
+        for name in registry.METHODS
+    ]
+
+
+def _datasets() -> list[dict[str, Any]]:
+    from nestling.data import DATASETS  # noqa: PLC0415
+
+    return [{"name": name, "about": source.about} for name, source in DATASETS.items()]
+
+
+def _presets() -> list[dict[str, Any]]:
+    from nestling.run.presets import rows  # noqa: PLC0415
+
+    return rows()
+
+
 # What can be listed, each with the function that gives its rows: objects with the same keys, as --json prints them.
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "methods": _methods,
     "models": _models,
+    "datasets": _datasets,
+    "presets": _presets,
 }
 
 
 def list_command(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to list: {', '.join(KINDS)}.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Show only names that contain these words.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List what there is to choose from."""
     if kind not in KINDS:
         raise NestlingError(f"there is no list of {kind!r}{nearest(kind, KINDS)}")
     with working(f"reading the {kind}"):
-        rows = KINDS[kind]()
+        rows = [row for row in KINDS[kind]() if all(word in row["name"] for word in words or [])]
+    if not rows:
+        raise NestlingError(f"none of the {kind} has {' and '.join(map(repr, words or []))} in its name")
     if as_json:
         print_json(rows)
         return

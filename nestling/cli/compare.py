@@ -1,0 +1,109 @@
+"""``nestling compare``: several experiments, several seeds, one table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nestling.cli.screen import err, out, print_json, print_table, working
+from nestling.errors import NestlingError
+
+if TYPE_CHECKING:
+    from nestling.run import Experiment
+
+
+def compare_command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PRESET|FILE.toml|DIR... [KEY=VALUE]...",
+            help="What to run, or directories of runs to read; settings are changed for all that run.",
+        ),
+    ],
+    *,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run each with this many seeds: 0, 1, …")] = 1,
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where runs go: DIR/NAME/seed-N.")] = Path(
+        "runs/compare"
+    ),
+    processes: Annotated[
+        int, typer.Option("--processes", min=0, help="How many run at the same time; 0: one per core.")
+    ] = 0,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="Where data files lie; or NESTLING_DATA.")
+    ] = None,
+    page: Annotated[bool, typer.Option("--report/--no-report", help="Also write DIR/report.html.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Run or read several experiments and compare them: mean ± deviation over seeds, bytes, MACs.
+
+    Runs that are there already are read, and interrupted ones go on, so the same command can be given again.
+    """
+    with working("reading the settings"):
+        from nestling import report  # noqa: PLC0415
+
+        settings = [source for source in sources if "=" in source]
+        if data_dir is not None:
+            settings.append(f"data.dir={data_dir!r}")
+        chosen = [source for source in sources if "=" not in source]
+        there = [Path(source) for source in chosen if Path(source).is_dir()]
+        wanted = _wanted([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
+    failed = {}
+    if wanted:
+        failed = _watched(wanted, processes or os.cpu_count() or 1)
+    runs = report.find([*there, *(place for place in wanted if place not in failed)]) if there or wanted else []
+    rows = report.compare(runs)
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(*report.terminal(rows), caption=report.NOTE)
+    if page and runs:
+        place = (folder if wanted else there[0]) / "report.html"
+        report.write(runs, place)
+        (err() if as_json else out()).print(f"the page: {place}", soft_wrap=True)
+    if failed:
+        place, problem = next(iter(failed.items()))
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise NestlingError(f"{place} failed{more}: {problem}")
+
+
+def _wanted(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
+    from nestling.run import find  # noqa: PLC0415
+    from nestling.run.record import title  # noqa: PLC0415
+
+    wanted: dict[Path, Experiment] = {}
+    for source in sources:
+        for seed in range(seeds):
+            experiment = find(source).with_settings([*settings, f"seed={seed}"] if seeds > 1 else settings)
+            place = folder / title(experiment) / f"seed-{experiment.seed}"
+            if place in wanted:
+                raise NestlingError(f"{title(experiment)!r} is asked for twice with seed {experiment.seed}")
+            wanted[place] = experiment
+    return wanted
+
+
+def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, str]:
+    """Run experiments under one progress bar."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    from nestling.run.many import run_many  # noqa: PLC0415
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err(), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(f"{len(wanted)} runs", total=sum(one.rounds for one in wanted.values()))
+        try:
+            return run_many(wanted, processes, lambda done, of: progress.update(task, completed=done, total=of))
+        except KeyboardInterrupt:
+            progress.stop()
+            err().print("stopped; give the same command again to go on", soft_wrap=True)
+            raise

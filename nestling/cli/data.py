@@ -1,0 +1,218 @@
+"""``nestling data``: fetch datasets, and see how they are dealt out to clients."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestling.cli.screen import human, out, print_json, print_table, working
+from nestling.errors import NestlingError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from nestling.data import Dataset, Partition
+
+_EACH = 10  # clients that get a row of their own
+_CLASSES = 50  # classes in the map
+_CLIENTS = 100  # clients in the map, where the terminal is not narrower
+_COLOURS = ("#3b528b", "#2c728e", "#20908c", "#35b779", "#8fd744", "#fde725")
+_SHADES = "░░▒▒▓█"
+
+data_app = typer.Typer(
+    help="Fetch datasets, and see how they are dealt out to clients.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_NAME = typer.Argument(metavar="NAME", help="A name from 'nestling list datasets'.")
+_JSON = typer.Option("--json", help="Print JSON instead of tables.")
+
+
+@data_app.command("get", epilog="\b\nExamples:\n  nestling data get mnist\n  nestling data get cifar10 --json")
+def get_command(
+    name: Annotated[str, _NAME],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Fetch a dataset into the cache.
+
+    Files are compared with the checksums their publishers give. Where there is none, the checksum of what came is
+    recorded next to the file, and compared whenever the file is read. The cache is the folder NESTLING_CACHE, or the
+    system's place for caches.
+    """
+    with working(f"looking for {name}"):
+        from nestling.data import fetch  # noqa: PLC0415
+        from nestling.data.sources import source  # noqa: PLC0415
+
+        source(name)
+    files = fetch.get(name, progress=sys.stderr.isatty())
+    rows = [
+        {"file": str(file.path), "bytes": file.path.stat().st_size, "sha256": file.sha256, "verified": file.verified}
+        for file in files
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        out().print(f"{name} needs no files: there is nothing to fetch")
+        return
+    print_table(
+        {"file": "left", "size": "right", "sha256": "left", "checksum": "left"},
+        [
+            [
+                str(row["file"]),
+                human(int(str(row["bytes"])), 1024),
+                str(row["sha256"]),
+                "as published" if row["verified"] else "none published: recorded",
+            ]
+            for row in rows
+        ],
+    )
+
+
+@data_app.command(
+    "show",
+    epilog="\b\nExamples:\n  nestling data show digits\n"
+    "  nestling data show cifar10 --clients 100 --how classes --classes-per-client 2 --picture shares.html\n"
+    "  nestling data show mnist --how dirichlet --alpha 0.5 --json",
+)
+def show_command(
+    name: Annotated[str, _NAME],
+    *,
+    clients: Annotated[
+        int | None, typer.Option(metavar="N", help="How many clients; by default 100, or all users with --how user.")
+    ] = None,
+    how: Annotated[str, typer.Option(metavar="HOW", help="iid, classes, dirichlet or user.")] = "iid",
+    classes_per_client: Annotated[int | None, typer.Option(metavar="N", help="Needed by --how classes.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(metavar="ALPHA", help="Needed by --how dirichlet; the smaller, the less alike.")
+    ] = None,
+    minimum: Annotated[int, typer.Option(metavar="N", help="The fewest samples a client may have.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="The seed of the experiment.")] = 0,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the dataset's files are, if not in the cache.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also draw the partition, as a page of its own.")
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Show how a dataset is dealt out to clients: how much each has, and of which classes."""
+    if picture is not None and not (picture.suffix.lower() == ".html" and picture.resolve().parent.is_dir()):
+        raise NestlingError(f"the picture {str(picture)!r} must be an .html file in a folder that exists")
+    with working(f"reading {name}"):
+        from nestling.data import counts, load, partition  # noqa: PLC0415
+        from nestling.data.partition import check_options  # noqa: PLC0415
+
+        check_options(how, classes_per_client, alpha)  # before the data is read, which may take long
+        dataset = load(name, data_dir)
+    if clients is None:
+        clients = len(dataset.users.unique()) if how == "user" and dataset.users is not None else 100
+    with working(f"dealing {name} out to {clients:,} clients"):
+        shares = partition(
+            dataset,
+            clients,
+            how,
+            classes_per_client=classes_per_client,
+            alpha=alpha,
+            minimum=minimum,
+            seed=seed,
+        )
+        held = counts(dataset, shares)
+    options = {"classes_per_client": classes_per_client, "alpha": alpha, "minimum": minimum, "seed": seed}
+    given = {key: value for key, value in options.items() if value is not None}
+    about = f"{clients:,} clients, {how}, " + ", ".join(f"{key} {value}" for key, value in given.items())
+    if picture is not None:
+        with working("drawing"):
+            from nestling.data.picture import draw  # noqa: PLC0415
+
+            draw(held, picture, f"{name}: who holds what", about)
+    if as_json:
+        print_json(_found(dataset, shares, {"how": how, **given}))
+    else:
+        _print(dataset, shares, held.tolist(), f"{name}: {about}")
+        if picture is not None:
+            out().print(f"\nthe picture is {str(picture)!r}")
+
+
+def _found(dataset: Dataset, shares: Partition, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the partition as the object that --json prints."""
+    return {
+        "dataset": dataset.name,
+        "shape": list(dataset.shape),
+        "classes": dataset.classes,
+        "train": len(dataset.targets),
+        "test": len(dataset.test_targets),
+        "partition": options,
+        "clients": [
+            {"client": client, "train": len(train), "test": len(test), "labels": labels.tolist()}
+            for client, (train, test, labels) in enumerate(zip(shares.train, shares.test, shares.labels, strict=True))
+        ],
+    }
+
+
+def _print(dataset: Dataset, shares: Partition, held: list[list[int]], title: str) -> None:
+    console = out()
+    console.print(title, style="bold")
+    shape = "×".join(map(str, dataset.shape))
+    console.print(f"{len(dataset.targets):,} samples to train on, {len(dataset.test_targets):,} to test, of {shape}\n")
+    order = sorted(range(len(shares)), key=lambda client: len(shares.train[client]))
+    if len(order) <= _EACH:
+        rows = {str(client): client for client in range(len(order))}
+    else:
+        rows = {"smallest": order[0], "median": order[len(order) // 2], "largest": order[-1]}
+    print_table(
+        {"client": "left", "samples": "right", "test": "right", "classes": "right", "which": "left"},
+        [
+            [
+                what if what == str(client) else f"{what} (client {client:,})",
+                f"{len(shares.train[client]):,}",
+                f"{len(shares.test[client]):,}",
+                f"{len(shares.labels[client]):,}",
+                textwrap.shorten(" ".join(map(str, shares.labels[client].tolist())), 60, placeholder=" …"),
+            ]
+            for what, client in rows.items()
+        ],
+    )
+    console.print()
+    for line in _map(dataset, held):
+        console.print(line)
+
+
+def _map(dataset: Dataset, held: list[list[int]]) -> list[Text]:
+    """Return a map of classes (down) and clients (across), with each class's samples and clients at its right end."""
+    from rich.text import Text  # noqa: PLC0415
+
+    console = out()
+    label = len(str(dataset.classes - 1))
+    room = console.width - label - 26 if console.is_terminal else _CLIENTS
+    shown = held[: min(_CLIENTS, room)]
+    cell = 2 if 2 * len(shown) <= min(room, _CLIENTS) else 1
+    largest = max(max(row) for row in shown) or 1
+    coloured = console.color_system in ("256", "truecolor")  # in fewer colours, shades tell more
+    lines = []
+    for place in range(min(dataset.classes, _CLASSES)):
+        line = Text.assemble((f"{place:>{label}} ", "cyan"))
+        for row in shown:
+            if row[place]:
+                share = (row[place] / largest) ** 0.5  # a root: few samples can be told from very few
+                step = min(len(_COLOURS) - 1, int(len(_COLOURS) * share))
+                line.append(("█" if coloured else _SHADES[step]) * cell, _COLOURS[step] if coloured else "")
+            else:
+                line.append("·".ljust(cell), "dim")
+        samples, holders = sum(row[place] for row in held), sum(row[place] > 0 for row in held)
+        line.append(f"  {samples:>8,}  in {holders:>9,}")
+        lines.append(line)
+    notes = [
+        f"classes down, clients across, at most {largest:,} samples; at the right, all samples and clients of a class"
+    ]
+    if len(shown) < len(held):
+        notes.append(f"the map shows the first {len(shown):,} of {len(held):,} clients")
+    if dataset.classes > _CLASSES:
+        notes.append(f"the map shows the first {_CLASSES} of {dataset.classes:,} classes")
+    return [*lines, *(Text(note, "dim") for note in notes)]

@@ -1,0 +1,132 @@
+"""``nestling run`` and ``nestling resume``: one experiment, from its settings to its figures."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestling.cli.screen import err, human, out, print_json, print_table, working
+from nestling.cli.watch import Bar, Several, TensorBoard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nestling.run import Result
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Also write DIR/tensorboard.")]
+
+
+def run_command(
+    source: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="What to run; see 'nestling list presets'.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as rounds=5.")
+    ] = None,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="A new directory; by default runs/NAME/seed-SEED.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="Where data files lie; or NESTLING_DATA.")
+    ] = None,
+    tensorboard: Board = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment: a preset or a TOML file, with settings changed as you like.
+
+    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C stops it after saving;
+    'nestling resume DIR' goes on.
+    """
+    with working("reading the settings"):
+        from nestling.run import find, run  # noqa: PLC0415
+        from nestling.run.record import title  # noqa: PLC0415
+
+        given = list(settings or [])
+        if data_dir is not None:
+            given.append(f"data.dir={data_dir!r}")
+        experiment = find(source).with_settings(given)
+    place = folder or free(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
+    result = watched(title(experiment), place, tensorboard, lambda watcher: run(experiment, out=place, watcher=watcher))
+    show(result, place, as_json)
+
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the run.")],
+    tensorboard: Board = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run from its last checkpoint: the figures will be those of a run never interrupted."""
+    with working("reading the run"):
+        from nestling.run import resume  # noqa: PLC0415
+    result = watched(folder.name, folder, tensorboard, lambda watcher: resume(folder, watcher=watcher))
+    show(result, folder, as_json)
+
+
+def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
+    """Do something long under a progress bar; on Ctrl-C, say how to go on."""
+    with ExitStack() as stack:
+        watchers: list[Any] = [stack.enter_context(Bar(label))]
+        if tensorboard:
+            watchers.append(TensorBoard(place / "tensorboard"))
+        try:
+            return action(Several(watchers))
+        except KeyboardInterrupt:
+            stack.close()
+            err().print(f"stopped; all whole rounds are saved: nestling resume {place}", soft_wrap=True)
+            raise
+
+
+def free(place: Path) -> Path:
+    """A directory that is not there yet: the one given, or with -2, -3, … at its end."""
+    tried, number = place, 1
+    while tried.exists():
+        number += 1
+        tried = place.with_name(f"{place.name}-{number}")
+    return tried
+
+
+def show(result: Result, place: Path, as_json: bool) -> None:
+    """Print what came of a run."""
+    told = result.summary
+    if as_json:
+        print_json({**told, "directory": str(place)})
+        return
+    final, best = told["final"], told["best"]
+    rows = []
+    for name, level in told["levels"].items():
+        rows.append(
+            [
+                name,
+                f"{level['parameters']:,}",
+                human(level["macs"]),
+                share(final["submodels"].get(name, {}).get("accuracy")),
+                share(best["submodels"].get(name, {}).get("accuracy")),
+            ]
+        )
+    print_table(
+        {
+            "level": "left",
+            "parameters": "right",
+            "MACs": "right",
+            f"final (round {final['round']})": "right",
+            f"best (round {best['round']})": "right",
+        },
+        rows,
+    )
+    spent = human(told["bytes_down"] + told["bytes_up"], 1024)
+    out().print(
+        f"global {share(final['global_accuracy'])}, local {share(final['local_accuracy'])}; {spent} sent, "
+        f"{human(told['client_macs'])}MACs on clients, {told['seconds']:.0f} s",
+        soft_wrap=True,
+    )
+    out().print(f"written to {place}", soft_wrap=True)
+
+
+def share(value: float | None) -> str:
+    """An accuracy as people read it."""
+    return "–" if value is None else f"{value:.1%}"

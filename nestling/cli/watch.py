@@ -1,0 +1,127 @@
+"""What a run shows while it runs: a progress bar on the terminal, TensorBoard where it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nestling.cli.screen import err, human
+from nestling.errors import NestlingError
+
+if TYPE_CHECKING:
+    from nestling.run.server import Server
+    from nestling.run.setting import Setting
+
+
+class Bar:
+    """A progress bar with accuracy, bytes sent, and the time left; nothing where stderr is not a terminal."""
+
+    def __init__(self, label: str) -> None:
+        from rich import progress  # noqa: PLC0415
+
+        self._label = label
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[figures]}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(),
+            console=err(),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task(label, total=None, figures="starting")
+        self._clients = 0
+        self._figures = ""
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def start(self, made: Setting, server: Server) -> None:
+        """Show how far a run is, and how far it goes."""
+        self._progress.update(self._task, total=made.experiment.rounds, completed=server.round, figures="")
+
+    def job(self) -> None:
+        """Count a client."""
+        self._clients += 1
+        self._progress.update(self._task, figures=f"{self._figures} · client {self._clients}".lstrip(" ·"))
+
+    def round(self, told: dict[str, Any]) -> None:
+        """Show the figures of a round."""
+        self._clients = 0
+        parts = []
+        if told["train_loss"] is not None:
+            parts.append(f"loss {told['train_loss']:.3f}")
+        accuracy = told.get("evaluation", {}).get("global_accuracy")
+        if accuracy is not None:
+            self._accuracy = f"accuracy {accuracy:.1%}"
+        parts.append(getattr(self, "_accuracy", ""))
+        parts.append(f"{human(told['bytes_down'] + told['bytes_up'], 1024)} sent")
+        self._figures = " · ".join(filter(None, parts))
+        self._progress.update(self._task, completed=told["round"], figures=self._figures)
+
+
+class TensorBoard:
+    """Writes every round's figures where TensorBoard finds them."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+        except ImportError:
+            raise NestlingError("--tensorboard needs TensorBoard: pip install 'nestling[tensorboard]'") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def start(self, made: Setting, server: Server) -> None:
+        """Nothing to write yet."""
+
+    def job(self) -> None:
+        """Clients are not written one by one."""
+
+    def round(self, told: dict[str, Any]) -> None:
+        """Write the figures of a round."""
+        for name, value in _flat(told):
+            self._writer.add_scalar(name, value, told["round"])
+        self._writer.flush()
+
+
+class Several:
+    """Passes on to several watchers."""
+
+    def __init__(self, watchers: Sequence[Any]) -> None:
+        self._watchers = watchers
+
+    def start(self, made: Setting, server: Server) -> None:
+        """Pass on."""
+        for watcher in self._watchers:
+            watcher.start(made, server)
+
+    def job(self) -> None:
+        """Pass on."""
+        for watcher in self._watchers:
+            watcher.job()
+
+    def round(self, told: dict[str, Any]) -> None:
+        """Pass on."""
+        for watcher in self._watchers:
+            watcher.round(told)
+
+
+def _flat(told: dict[str, Any], path: str = "") -> list[tuple[str, float]]:
+    found = []
+    for name, value in told.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{path}{name}/")
+        elif isinstance(value, int | float):
+            found.append((f"{path}{name}", value))
+    return found

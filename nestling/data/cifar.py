@@ -1,0 +1,69 @@
+"""CIFAR-10 and CIFAR-100, in the binary layout and in the Python layout, as a folder or in the archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestling.data.archive import pick
+from nestling.data.decoded import Arrays
+from nestling.data.unpickle import unpickle
+from nestling.errors import DataError
+
+_PIXELS = 3 * 32 * 32
+
+# The training files, the test file, bytes of labels per record (the last of them counts), the labels' key.
+CIFAR10 = (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", 1, "labels")
+CIFAR100 = (("train",), "test", 2, "fine_labels")  # coarse labels come first and are left out
+
+SUFFIXES = ("", ".tar.gz", ".tgz", ".tar.xz", ".tar")
+
+
+def layouts(*stems: str) -> tuple[tuple[str], ...]:
+    """Name the forms in which folders called `stems` come.
+
+    >>> layouts("cifar-100-binary")[:2]
+    (('cifar-100-binary',), ('cifar-100-binary.tar.gz',))
+    """
+    return tuple((stem + suffix,) for stem in stems for suffix in SUFFIXES)
+
+
+def read(paths: tuple[Path, ...], kind: tuple[tuple[str, ...], str, int, str]) -> Arrays:
+    """Read either layout; images are (N, 3, 32, 32), uint8."""
+    train, test, label_bytes, key = kind
+    # The name of a folder or archive tells its layout: …-batches-py and …-python hold pickles.
+    pickled = "-py" in paths[0].name
+    found = pick(paths[0], [name + ("" if pickled else ".bin") for name in (*train, test)])
+    parts = {
+        name.removesuffix(".bin"): _pickled(data, name, key) if pickled else _binary(data, name, label_bytes)
+        for name, data in found.items()
+    }
+    return {
+        "inputs": np.concatenate([parts[name][0] for name in train]),
+        "targets": np.concatenate([parts[name][1] for name in train]),
+        "test_inputs": parts[test][0],
+        "test_targets": parts[test][1],
+    }
+
+
+def _binary(data: bytes, name: str, label_bytes: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    if not data or len(data) % (label_bytes + _PIXELS):
+        raise DataError(
+            f"the CIFAR file {name!r} has {len(data)} bytes, which is no multiple of its records' "
+            f"{label_bytes + _PIXELS}"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, label_bytes + _PIXELS)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1].astype(np.int64)
+
+
+def _pickled(data: bytes, name: str, key: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    batch = unpickle(data)
+    if "data" not in batch or key not in batch:
+        raise DataError(f"the CIFAR file {name!r} holds {', '.join(sorted(batch))}, but not 'data' and {key!r}")
+    images = np.asarray(batch["data"])
+    if images.dtype != np.uint8 or images.shape[1:] != (_PIXELS,):
+        raise DataError(f"the CIFAR file {name!r} holds images of type {images.dtype} and shape {images.shape}")
+    return images.reshape(-1, 3, 32, 32), np.asarray(batch[key], dtype=np.int64)

@@ -1,0 +1,351 @@
+"""Who holds which samples: the training and test sets dealt out to clients.
+
+Every way of dealing answers one question, for every sample: which client owns it? So no sample can be dealt twice.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nestling.data.dataset import Dataset
+from nestling.errors import DataError, nearest
+from nestling.seeds import numpy_stream
+
+Owners = NDArray[np.int64]  # the client of every sample; −1 for nobody
+Random = np.random.Generator
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The shares of all clients.
+
+    Shares are views of one tensor, so that there may be any number of clients: clone one before you pickle it.
+
+    Parameters
+    ----------
+    train
+        Per client: indices into the training set, sorted.
+    test
+        Per client: indices into the test set, sorted; for its local accuracy.
+    labels
+        Per client: the classes it holds in training, sorted.
+    """
+
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+
+def partition(
+    dataset: Dataset,
+    clients: int,
+    how: str = "iid",
+    *,
+    classes_per_client: int | None = None,
+    alpha: float | None = None,
+    minimum: int = 1,
+    seed: int = 0,
+) -> Partition:
+    """Deal a dataset out to clients; the same seed gives the same shares.
+
+    Parameters
+    ----------
+    dataset
+        What to deal out.
+    clients
+        How many clients there are.
+    how
+        - ``"iid"``: at random, in equal shares.
+        - ``"classes"``: every client gets `classes_per_client` classes, every class is cut into equal shards, one for
+          each client that holds it (HeteroFL, FedRolex). The test samples of a class go to the same clients.
+        - ``"dirichlet"``: the shares of each class are drawn from a Dirichlet distribution with parameter `alpha`;
+          small values are far from IID (NeFL, FedMorph). The test set is dealt in the same proportions.
+        - ``"user"``: a client is one of the users who made the samples, drawn at random where there are more. Test
+          samples go to their users if those are among the training users, else in equal shares at random.
+    classes_per_client
+        For ``"classes"`` only.
+    alpha
+        For ``"dirichlet"`` only.
+    minimum
+        The fewest training samples a client may have; 0 lets clients be empty.
+    seed
+        The seed of the experiment.
+
+    Notes
+    -----
+    HeteroFL's code loses a shard when a client draws a class twice; here each sample is used exactly once. Dirichlet
+    shares are usually drawn anew until everyone has the minimum, which for small `alpha` may never happen; here the
+    largest clients give samples to those who have too few.
+
+    Examples
+    --------
+    >>> from nestling.data import from_arrays
+    >>> data = from_arrays(np.zeros((12, 2)), [0, 1, 2, 3] * 3)
+    >>> shares = partition(data, 4, "classes", classes_per_client=2)
+    >>> [len(labels) for labels in shares.labels], sorted(torch.cat(shares.train).tolist()) == list(range(12))
+    ([2, 2, 2, 2], True)
+    """
+    check_options(how, classes_per_client, alpha)
+    _check_numbers(dataset, clients, minimum, seed)
+    random = numpy_stream(seed, "partition", how)
+    if how == "iid":
+        train, test = (_deal(len(targets), clients, random) for targets in (dataset.targets, dataset.test_targets))
+    elif how == "classes":
+        assert classes_per_client is not None
+        train, test = _by_classes(dataset, clients, classes_per_client, random)
+    elif how == "dirichlet":
+        assert alpha is not None
+        train, test = _by_dirichlet(dataset, clients, alpha, minimum, random)
+    else:
+        train, test = _by_user(dataset, clients, minimum, random)
+    sizes = np.bincount(train[train >= 0], minlength=clients)
+    if sizes.min() < minimum:
+        raise DataError(
+            f"a client got {sizes.min()} samples, fewer than the minimum of {minimum}: use fewer clients, "
+            "or a smaller minimum"
+        )
+    return Partition(_shares(train, clients), _shares(test, clients), _labels(dataset, train, clients))
+
+
+def counts(dataset: Dataset, shares: Partition) -> Tensor:
+    """Count the training samples of every class that every client has: (clients, classes), int64.
+
+    Examples
+    --------
+    >>> from nestling.data import from_arrays
+    >>> data = from_arrays(np.zeros((6, 2)), [0, 0, 1, 1, 1, 1])
+    >>> counts(data, partition(data, 2, "classes", classes_per_client=1)).sort(0).values
+    tensor([[0, 0],
+            [2, 4]])
+    """
+    client = torch.arange(len(shares)).repeat_interleave(torch.tensor([len(share) for share in shares.train]))
+    cells = client * dataset.classes + dataset.targets[torch.cat(shares.train)]
+    return torch.bincount(cells, minlength=len(shares) * dataset.classes).view(len(shares), dataset.classes)
+
+
+def check_options(how: str, classes_per_client: int | None, alpha: float | None) -> None:
+    """Complain about options of :func:`partition` that are wrong whatever the dataset."""
+    if how not in WAYS:
+        raise DataError(f"there is no partition {how!r}{nearest(str(how), WAYS)}")
+    for name, option, owner in (("classes_per_client", classes_per_client, "classes"), ("alpha", alpha, "dirichlet")):
+        if option is None and how == owner:
+            raise DataError(f"the partition {how!r} needs {name}")
+        if option is not None and how != owner:
+            raise DataError(f"{name}={option!r} belongs to the partition {owner!r}, not to {how!r}")
+    if classes_per_client is not None:
+        _check_whole("classes_per_client", classes_per_client, 1)
+    if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
+        raise DataError(f"alpha must be a number above 0, not {alpha!r}")
+
+
+def _check_numbers(dataset: Dataset, clients: int, minimum: int, seed: int) -> None:
+    _check_whole("clients", clients, 1)
+    _check_whole("minimum", minimum, 0)
+    _check_whole("seed", seed, None)
+    if clients * minimum > len(dataset.targets):
+        raise DataError(
+            f"{clients:,} clients at a minimum of {minimum:,} need {clients * minimum:,} training samples, "
+            f"but {dataset.name} has {len(dataset.targets):,}: use fewer clients, or a smaller minimum"
+        )
+
+
+def _check_whole(name: str, value: Any, least: int | None) -> None:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or (least is not None and value < least):
+        bound = "" if least is None else f", at least {least}"
+        raise DataError(f"{name} must be a whole number{bound}, not {value!r}")
+
+
+def _deal(samples: int, clients: int, random: Random) -> Owners:
+    """Deal samples out like cards: sizes differ by at most one."""
+    return random.permutation(np.arange(samples, dtype=np.int64) % clients)
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+def _by_classes(dataset: Dataset, clients: int, each: int, random: Random) -> tuple[Owners, Owners]:
+    sizes = np.bincount(dataset.targets.numpy(), minlength=dataset.classes)
+    holds = _holders(sizes, clients, each, random, dataset.name)
+    owners = []
+    for targets in (dataset.targets.numpy(), dataset.test_targets.numpy()):
+        owner = np.full(len(targets), -1, dtype=np.int64)
+        for label, members in _members(targets, dataset.classes):
+            holders = random.permutation(np.flatnonzero(holds[:, label]))
+            if len(holders):
+                owner[members] = holders[_deal(len(members), len(holders), random)]
+        owners.append(owner)
+    return owners[0], owners[1]
+
+
+def _holders(sizes: NDArray[Any], clients: int, each: int, random: Random, name: str) -> NDArray[np.bool_]:
+    """Draw which client holds which class, (clients, classes): `each` classes per client, none of them twice."""
+    present = int((sizes > 0).sum())
+    if each > present:
+        raise DataError(f"a client cannot hold {each} classes: {name} has {present}")
+    if clients * each < present:
+        raise DataError(
+            f"{clients} clients with {each} classes each leave some of the {present} classes of {name} to nobody: "
+            f"use at least {-(-present // each)} clients, or {-(-present // clients)} classes per client"
+        )
+    left = _quotas(np.minimum(sizes, clients), clients * each, random, name)
+    holds = np.zeros((clients, len(sizes)), dtype=bool)
+    for client in range(clients):
+        # A class that needs all remaining clients is taken; the others by chance, in proportion to what is left. After
+        # that no class needs more clients than remain, so this cannot run into a dead end.
+        with np.errstate(divide="ignore"):
+            keys = np.where(left == clients - client, -1.0, random.exponential(size=len(left)) / left)
+        chosen = np.argpartition(keys, each - 1)[:each]
+        holds[client, chosen] = True
+        left[chosen] -= 1
+    return holds
+
+
+def _quotas(most: NDArray[Any], total: int, random: Random, name: str) -> NDArray[Any]:
+    """Share `total` places out among classes: alike, but for a class at most as many as it has samples or clients."""
+    if most.sum() < total:
+        raise DataError(
+            f"{total:,} shards cannot be cut from {name} so that each has a sample: "
+            "use fewer clients, or fewer classes per client"
+        )
+    level = next(level for level in range(int(most.max()), -1, -1) if np.minimum(most, level).sum() <= total)
+    quotas: NDArray[Any] = np.minimum(most, level)
+    more = random.permutation(np.flatnonzero(most > level))[: total - quotas.sum()]
+    quotas[more] += 1
+    return quotas
+
+
+def _members(targets: NDArray[Any], classes: int) -> list[tuple[int, NDArray[Any]]]:
+    """List the classes, each with the indices of its samples."""
+    order = np.argsort(targets, kind="stable")
+    borders = np.cumsum(np.bincount(targets, minlength=classes))[:-1]
+    return list(enumerate(np.split(order, borders)))
+
+
+# --- dirichlet -------------------------------------------------------------------------------------------------------
+
+
+def _by_dirichlet(dataset: Dataset, clients: int, alpha: float, minimum: int, random: Random) -> tuple[Owners, Owners]:
+    targets = dataset.targets.numpy()
+    train = np.full(len(targets), -1, dtype=np.int64)
+    for _, members in _members(targets, dataset.classes):
+        ends = np.cumsum(random.dirichlet(np.full(clients, alpha)))
+        train[random.permutation(members)] = _cut(np.floor(ends / ends[-1] * len(members)).astype(np.int64))
+    _lift(train, clients, minimum, random)
+
+    test = np.full(len(dataset.test_targets), -1, dtype=np.int64)
+    for label, members in _members(dataset.test_targets.numpy(), dataset.classes):
+        held = np.bincount(train[targets == label], minlength=clients)
+        if not held.any():
+            held[:] = 1  # a class that nobody trains on: to everyone alike
+        order = random.permutation(clients)  # rounding would always favour the same clients
+        test[random.permutation(members)] = order[_cut(np.cumsum(held[order]) * len(members) // held.sum())]
+    return train, test
+
+
+def _cut(ends: NDArray[np.int64]) -> Owners:
+    """Give the samples up to each end to the client there.
+
+    >>> _cut(np.array([2, 2, 5]))
+    array([0, 0, 2, 2, 2])
+    """
+    return np.repeat(np.arange(len(ends), dtype=np.int64), np.diff(ends, prepend=0))
+
+
+def _lift(owners: Owners, clients: int, minimum: int, random: Random) -> None:
+    """Let the largest clients give samples, one by one, to those who have fewer than the minimum."""
+    sizes = np.bincount(owners, minlength=clients)
+    poor = np.flatnonzero(sizes < minimum)
+    if not len(poor):
+        return
+    held = np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+    rich = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > minimum)]
+    heapq.heapify(rich)
+    spare: dict[int, list[int]] = {}
+    for client in np.repeat(poor, minimum - sizes[poor]).tolist():
+        size, giver = rich[0]
+        if giver not in spare:
+            spare[giver] = random.permutation(held[giver]).tolist()
+        owners[spare[giver].pop()] = client
+        heapq.heapreplace(rich, (size + 1, giver))
+
+
+# --- user ------------------------------------------------------------------------------------------------------------
+
+
+def _by_user(dataset: Dataset, clients: int, minimum: int, random: Random) -> tuple[Owners, Owners]:
+    if dataset.users is None:
+        raise DataError(f"{dataset.name} does not say who made its samples: use another partition than 'user'")
+    people, person, sizes = np.unique(dataset.users.numpy(), return_inverse=True, return_counts=True)
+    enough = np.flatnonzero(sizes >= minimum)
+    if clients > len(enough):
+        raise DataError(
+            f"{clients} clients are more than the {len(enough)} users of {dataset.name} with at least {minimum} samples"
+        )
+    client_of = np.full(len(people), -1, dtype=np.int64)
+    client_of[np.sort(random.choice(enough, clients, replace=False))] = np.arange(clients)
+    train = client_of[person]
+    if dataset.test_users is not None and np.isin(dataset.test_users.numpy(), people).all():
+        return train, client_of[np.searchsorted(people, dataset.test_users.numpy())]
+    return train, _deal(len(dataset.test_targets), clients, random)
+
+
+WAYS = ("iid", "classes", "dirichlet", "user")
+
+
+# --- from owners to shares -------------------------------------------------------------------------------------------
+
+
+def _shares(owners: Owners, clients: int) -> tuple[Tensor, ...]:
+    order = np.argsort(owners, kind="stable")  # stable: sorted within every client
+    sizes = np.bincount(owners[owners >= 0], minlength=clients)
+    values = torch.from_numpy(order[len(order) - sizes.sum() :].astype(np.int64, copy=False))
+    none = torch.empty(0, dtype=torch.int64)
+    with _no_collector():
+        views: Iterable[Tensor] = values.split(sizes[sizes > 0].tolist()) if len(values) else ()
+        rest = iter(views)
+        return tuple([next(rest) if size else none for size in sizes.tolist()])
+
+
+def _labels(dataset: Dataset, owners: Owners, clients: int) -> tuple[Tensor, ...]:
+    owned = owners >= 0
+    cells = np.sort(owners[owned] * dataset.classes + dataset.targets.numpy()[owned])
+    cells = cells[np.diff(cells, prepend=-1) > 0]
+    ends = np.cumsum(np.bincount(cells // dataset.classes, minlength=clients)).tolist()
+    held = cells % dataset.classes
+    raw, size = held.tobytes(), held.itemsize
+    known: dict[bytes, Tensor] = {}  # many clients hold the same classes, and share one tensor
+    labels = []
+    with _no_collector():
+        for start, end in zip([0, *ends], ends, strict=False):
+            key = raw[start * size : end * size]
+            if key not in known:
+                known[key] = torch.from_numpy(held[start:end].copy())
+            labels.append(known[key])
+    return tuple(labels)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Pause Python's collector, which would search hundreds of thousands of new tensors for cycles, many times."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()

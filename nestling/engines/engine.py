@@ -1,0 +1,46 @@
+"""The interface of all engines.
+
+An engine knows nothing of federated learning. It is given a function that makes a worker (``make() → work``), runs
+``work(job)`` somewhere for every job, and yields what came of each as soon as it is there, in whatever order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Work = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a job returned; `index` is its place among the jobs given."""
+
+    index: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that did not return: its worker died, or it raised an error.
+
+    `error` is the error where there is one: it would come again, so it is the caller's to judge. Where a worker was
+    lost it is None.
+    """
+
+    index: int
+    reason: str
+    error: Exception | None = None
+
+
+class Engine(Protocol):
+    """Somewhere to run jobs."""
+
+    def work(self, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> Iterator[Reply | Failure]:
+        """Run jobs, the largest first where `sizes` are given, and yield what becomes of each as it comes."""
+        ...
+
+    def close(self) -> None:
+        """Stop the workers."""
+        ...

@@ -1,0 +1,36 @@
+"""The fleet: who takes part in a round, how large a sub-model each device carries, how long a round would take."""
+
+from nestling.fleet.clock import RoundClock, Timing, round_clock, time_of
+from nestling.fleet.devices import DEVICES, Device, Population, online, population
+from nestling.fleet.fit import TRAINING, level_for
+from nestling.fleet.fleet import ASSIGNMENTS, Fleet
+from nestling.fleet.levels import LEVELS, NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, Level, parse_level, parse_levels
+from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, mix_of_two, parse_mix, write_mix
+
+__all__ = [
+    "ASSIGNMENTS",
+    "DEVICES",
+    "FEDROLEX_REAL_WORLD",
+    "LEVELS",
+    "NEFL_FIVE",
+    "NEFL_SQUARES",
+    "NEFL_THREE",
+    "TRAINING",
+    "Device",
+    "Fleet",
+    "Level",
+    "Mix",
+    "Population",
+    "RoundClock",
+    "Timing",
+    "level_for",
+    "mix_of_two",
+    "online",
+    "parse_level",
+    "parse_levels",
+    "parse_mix",
+    "population",
+    "round_clock",
+    "time_of",
+    "write_mix",
+]

@@ -1,0 +1,71 @@
+"""The clock: how long a client, and a synchronous round of clients, would take on real devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nestling.fleet.devices import Device
+from nestling.fleet.given import real
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that a client spends on its part of a round, one thing after the other."""
+
+    download: float
+    compute: float
+    upload: float
+
+    def __post_init__(self) -> None:
+        for field in ("download", "compute", "upload"):
+            real(f"the seconds of {field}", getattr(self, field), least=0)
+
+    @property
+    def total(self) -> float:
+        """All seconds together."""
+        return self.download + self.compute + self.upload
+
+
+def time_of(device: Device, bytes_down: float, bytes_up: float, macs: float) -> Timing:
+    """Return how long a device takes to receive, to compute and to send.
+
+    `macs` are those of all the training in the round; `fit.TRAINING` tells how many a forward pass stands for.
+
+    >>> time_of(Device("toy", memory=1e9, speed=100, down=10, up=5), bytes_down=20, bytes_up=20, macs=50)
+    Timing(download=2.0, compute=0.5, upload=4.0)
+    """
+    return Timing(
+        download=real("the bytes to receive", bytes_down, least=0) / device.down,
+        compute=real("the MACs to compute", macs, least=0) / device.speed,
+        upload=real("the bytes to send", bytes_up, least=0) / device.up,
+    )
+
+
+@dataclass(frozen=True)
+class RoundClock:
+    """What the server sees of a round: its seconds, whose updates arrived in time, and whose did not."""
+
+    seconds: float
+    finished: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def round_clock(timings: Mapping[int, Timing], deadline: float | None = None) -> RoundClock:
+    """Return how long a synchronous round takes, and who makes it.
+
+    The round ends with its slowest client; or, where some are slower than the deadline, with the deadline, and without
+    them. A round in which nobody takes part takes no time.
+
+    >>> quick, slow = Timing(1, 2, 1), Timing(10, 90, 20)
+    >>> round_clock({3: slow, 7: quick})
+    RoundClock(seconds=120, finished=(3, 7), dropped=())
+    >>> round_clock({3: slow, 7: quick}, deadline=60)
+    RoundClock(seconds=60.0, finished=(7,), dropped=(3,))
+    """
+    if deadline is not None:
+        deadline = real("the deadline in seconds", deadline, above=0)
+        dropped = tuple(sorted(client for client, timing in timings.items() if timing.total > deadline))
+        if dropped:
+            return RoundClock(deadline, tuple(sorted(timings.keys() - set(dropped))), dropped)
+    return RoundClock(max((timing.total for timing in timings.values()), default=0.0), tuple(sorted(timings)), ())

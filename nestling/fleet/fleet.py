@@ -1,0 +1,115 @@
+"""`Fleet`: who takes part in a round, and at which level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestling.errors import FleetError, nearest
+from nestling.fleet.given import whole
+from nestling.fleet.levels import Level
+from nestling.fleet.mix import Mix, parse_mix
+from nestling.fleet.shares import deal
+from nestling.seeds import numpy_stream
+
+REACH = 2  # how many levels below and above its own a client of a tier may choose (NeFL, B.5)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Clients, the levels they have, and how many take part in a round.
+
+    Everything is a function of the seed, the round and the client, so asking in another order, or in another process,
+    gives the same answer; nothing is computed per round for clients that take no part.
+
+    Parameters
+    ----------
+    clients
+        How many there are; they are numbered from 0.
+    per_round
+        How many take part in a round.
+    mix
+        Levels and shares, as `parse_mix` makes (and takes) them.
+    assign
+        ``"fixed"`` every client has one level for good, and the shares are exact, by largest remainder (HeteroFL's
+        Fix); ``"dynamic"`` a level is drawn per client and round (HeteroFL's Dynamic); ``"tiers"`` every client
+        belongs for good to the tier of one level and draws each round, evenly, among the levels up to two below and
+        above it (NeFL, B.5). NeFL's tiers have equal numbers of clients; here they have those of the shares.
+    seed
+        The seed of all draws.
+
+    Examples
+    --------
+    >>> fleet = Fleet(clients=100, per_round=10, mix=parse_mix("a1-e9"), seed=1)
+    >>> sum(fleet.level(client, round=0).name == "a" for client in range(100))
+    10
+    >>> len(set(fleet.sample(round=3)))
+    10
+    """
+
+    clients: int
+    per_round: int
+    mix: Mix
+    assign: str = "fixed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        clients = whole("the number of clients", self.clients, 1)
+        checked = {
+            "clients": clients,
+            "per_round": whole("the number of clients per round", self.per_round, 1, clients),
+            "mix": parse_mix(self.mix),
+            "seed": whole("the seed", self.seed, 0),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.assign not in ASSIGNMENTS:
+            raise FleetError(f"there is no assignment {self.assign!r}{nearest(str(self.assign), ASSIGNMENTS)}")
+
+    def level(self, client: int, round: int) -> Level:
+        """Return the level of a client in a round.
+
+        >>> Fleet(2, 1, parse_mix("0.3")).level(client=1, round=0)
+        Level(name='0.3', ratio=0.3)
+        """
+        client = whole("the client", client, 0, self.clients - 1)
+        return ASSIGNMENTS[self.assign](self, client, whole("the round", round, 0))
+
+    def sample(self, round: int) -> tuple[int, ...]:
+        """Return who takes part in a round: different clients, each set of them as likely, in increasing order.
+
+        >>> Fleet(clients=342_477, per_round=2, mix=parse_mix("a")).sample(round=0)
+        (..., ...)
+        """
+        stream = numpy_stream(self.seed, "sample", whole("the round", round, 0))
+        return tuple(sorted(stream.choice(self.clients, self.per_round, replace=False, shuffle=False).tolist()))
+
+    @cached_property
+    def _dealt(self) -> NDArray[np.intp]:
+        return deal([share for _, share in self.mix], self.clients, self.seed, "levels")
+
+    @cached_property
+    def _ladder(self) -> list[Level]:
+        return sorted((level for level, _ in self.mix), key=lambda level: level.ratio)
+
+
+def _fixed(fleet: Fleet, client: int, _round: int) -> Level:
+    return fleet.mix[int(fleet._dealt[client])][0]
+
+
+def _dynamic(fleet: Fleet, client: int, round: int) -> Level:
+    stream = numpy_stream(fleet.seed, "level", round, client)
+    return fleet.mix[stream.choice(len(fleet.mix), p=[share for _, share in fleet.mix])][0]
+
+
+def _tiers(fleet: Fleet, client: int, round: int) -> Level:
+    tier = fleet._ladder.index(_fixed(fleet, client, round))
+    near = fleet._ladder[max(tier - REACH, 0) : tier + REACH + 1]
+    return near[numpy_stream(fleet.seed, "level", round, client).integers(len(near))]
+
+
+ASSIGNMENTS: dict[str, Callable[[Fleet, int, int], Level]] = {"fixed": _fixed, "dynamic": _dynamic, "tiers": _tiers}

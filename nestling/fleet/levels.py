@@ -1,0 +1,111 @@
+"""Levels: how much of every axis a device keeps, under a name that tables and files show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nestling.errors import FleetError
+from nestling.fleet.given import read, real, written
+
+LEVELS = {"a": 1.0, "b": 1 / 2, "c": 1 / 4, "d": 1 / 8, "e": 1 / 16}  # HeteroFL's computation complexity levels
+
+
+@dataclass(frozen=True)
+class Level:
+    """A ratio in (0, 1] and its name: one of a to e, or the ratio itself as a decimal.
+
+    The name always says the ratio, so a level that was written down is read back as itself; and it holds nothing that
+    a file's name could not.
+
+    >>> Level("b", 0.5), Level("0.3", 0.3)
+    (Level(name='b', ratio=0.5), Level(name='0.3', ratio=0.3))
+    """
+
+    name: str
+    ratio: float
+
+    def __post_init__(self) -> None:
+        ratio = real(f"the ratio of level {self.name!r}", self.ratio, above=0, most=1)
+        names = [*(name for name, known in LEVELS.items() if known == ratio), written(ratio)]
+        if self.name not in names:
+            raise FleetError(
+                f"a level of ratio {written(ratio)} is called {' or '.join(map(repr, names))}, not {self.name!r}"
+            )
+        object.__setattr__(self, "ratio", ratio)
+
+
+def parse_level(given: str | float | Level) -> Level:
+    """Return one level: from its letter, or from a number or fraction above 0 and at most 1.
+
+    >>> parse_level("c"), parse_level("1/5"), parse_level(0.3).name
+    (Level(name='c', ratio=0.25), Level(name='0.2', ratio=0.2), '0.3')
+    """
+    if isinstance(given, Level):
+        return given
+    text = given.strip().lower() if isinstance(given, str) else ""
+    if text in LEVELS:
+        return Level(text, LEVELS[text])
+    try:
+        ratio = real("a level", read(text) if text else given, above=0, most=1)
+    except FleetError:
+        raise FleetError(
+            f"there is no level {given!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
+            "or a number above 0 and at most 1"
+        ) from None
+    return Level(written(ratio), ratio)
+
+
+def parse_levels(given: str | Sequence[str | float | Level]) -> tuple[Level, ...]:
+    """Return several levels, in the order given; each may stand there once.
+
+    Parameters
+    ----------
+    given
+        Levels with hyphens between them, as the papers write it, or with commas; or a list of names and numbers.
+
+    Examples
+    --------
+    >>> [level.ratio for level in parse_levels("a-c-e")]
+    [1.0, 0.25, 0.0625]
+    >>> [level.name for level in parse_levels("a, 0.3")] == [level.name for level in parse_levels(["a", 0.3])]
+    True
+    """
+    if not isinstance(given, str | Sequence):
+        raise FleetError(f"levels must be a text such as 'a-b-c' or a list of names and numbers, not {given!r}")
+    levels = tuple(parse_level(part) for part in (split(given) if isinstance(given, str) else given))
+    if not levels:
+        raise FleetError("there must be at least one level, such as 'a' or 0.5")
+    once(levels)
+    return levels
+
+
+def split(text: str) -> list[str]:
+    """Return the parts of a text that has commas between them, or hyphens where there is no comma.
+
+    The hyphen of ``1e-3`` is none of those.
+
+    >>> split("a-b-1e-3"), split("a, 0.5")
+    (['a', 'b', '1e-3'], ['a', '0.5'])
+    """
+    parts = text.split(",") if "," in text else re.split(r"(?<![\d.][eE])-", text)
+    return [part.strip() for part in parts]
+
+
+def once(levels: Sequence[Level]) -> None:
+    """Raise `FleetError` where two levels have the same ratio, whatever their names."""
+    seen: dict[float, Level] = {}
+    for level in levels:
+        if level.ratio in seen:
+            raise FleetError(
+                f"the levels {seen[level.ratio].name!r} and {level.name!r} are the same ratio, "
+                f"{written(level.ratio)}: name each once"
+            )
+        seen[level.ratio] = level
+
+
+# NeFL's γ (ratios of *parameters*, smallest first): Tables 1, 2, 4–6; Table 9; Table 3.
+NEFL_FIVE = parse_levels("0.2-0.4-0.6-0.8-1")
+NEFL_SQUARES = parse_levels("0.04-0.16-0.36-0.64-1")
+NEFL_THREE = parse_levels("0.5-0.75-1")

@@ -1,0 +1,68 @@
+"""Mixes: which levels a fleet has, and what share of its clients is at each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from nestling.fleet.given import real, written
+from nestling.fleet.levels import Level, once, parse_level, split
+from nestling.fleet.shares import Part, name_and_share, normalise, parts
+
+Mix: TypeAlias = tuple[tuple[Level, float], ...]
+
+
+def parse_mix(
+    given: str | Mapping[str, float] | Sequence[str | float | Level | tuple[str | float | Level, float]],
+) -> Mix:
+    """Return levels with the shares of clients that have them, which sum to 1.
+
+    Parameters
+    ----------
+    given
+        HeteroFL's notation, where a number after a letter is its share (``"a1-e9"`` is 10 % and 90 %); shares after
+        colons (``"a:0.06,0.3:0.94"``); levels alone, with equal shares (``"a-b-c"``); or the same as a list,
+        a list of pairs, or a mapping. Shares may have any sum.
+
+    Examples
+    --------
+    >>> [(level.name, share) for level, share in parse_mix("a1-e9")]
+    [('a', 0.1), ('e', 0.9)]
+    >>> parse_mix({"a": 1, "e": 9}) == parse_mix([("a", 0.1), ("e", 0.9)]) == parse_mix("a:10, e:90")
+    True
+    """
+    found = parts("a mix of levels", given, split, _part)
+    levels = [parse_level(level) for level, _ in found]  # type: ignore[arg-type]  # refuses what is no level
+    once(levels)
+    return normalise(levels, [share for _, share in found], lambda level: level.name)
+
+
+def _part(text: str) -> Part:
+    short = re.fullmatch(r"\s*([A-Za-z])(\d+(?:\.\d+)?)\s*", text)
+    return (short[1], float(short[2])) if short else name_and_share(text)
+
+
+def write_mix(mix: Mix) -> str:
+    """Return the text that `parse_mix` reads as just this mix.
+
+    >>> write_mix(parse_mix("a1-e9"))
+    'a:0.1,e:0.9'
+    """
+    return ",".join(f"{level.name}:{written(share)}" for level, share in mix)
+
+
+def mix_of_two(one: str | float | Level, other: str | float | Level, rho: float) -> Mix:
+    """Return the mix in which the share `rho` of all clients has the larger of two levels (FedRolex, Section 4.3).
+
+    >>> write_mix(mix_of_two("a", "e", 0.25)), write_mix(mix_of_two("a", "e", 0))
+    ('a:0.25,e:0.75', 'e:1')
+    """
+    large, small = sorted(map(parse_level, (one, other)), key=lambda level: -level.ratio)
+    once([large, small])
+    rho = real("rho", rho, least=0, most=1)
+    return parse_mix([(level, share) for level, share in ((large, rho), (small, 1 - rho)) if share])
+
+
+# FedRolex, Section 4.5: incomes of households in the U.S., taken as what their devices can do.
+FEDROLEX_REAL_WORLD = parse_mix("a:0.06,b:0.10,c:0.11,d:0.18,e:0.55")

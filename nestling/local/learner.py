@@ -1,0 +1,46 @@
+"""`Learner`: what a client has in hand while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from nestling.axes import AxisMap
+from nestling.cut import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A client at work.
+
+    Attributes
+    ----------
+    model
+        Its sub-model, in training mode.
+    axes
+        The axes of the *whole* model.
+    plan
+        What its sub-model keeps of that.
+    ratio
+        The width of its level.
+    labels
+        The classes it holds, (classes held,), where the loss is masked to them; else None.
+    draw
+        Its own random numbers of this round, for losses that draw something.
+    levels
+        The widths of all levels of the fleet, increasing.
+    scratch
+        What a loss wants to find again at the next batch; it lives as long as the model.
+    """
+
+    model: nn.Module
+    axes: AxisMap
+    plan: Plan
+    ratio: float
+    labels: Tensor | None
+    draw: np.random.Generator
+    levels: tuple[float, ...] = ()
+    scratch: dict[Any, Any] = field(default_factory=dict)

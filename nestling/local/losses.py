@@ -1,0 +1,33 @@
+"""Losses: what a client minimises on a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nestling.local.learner import Learner
+
+# A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
+Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def cross_entropy(learner: Learner, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean cross-entropy of a batch: inputs (N, …), targets (N,) → a scalar and logits (N, classes)."""
+    logits = masked(learner.model(inputs), learner.labels)
+    return F.cross_entropy(logits, targets), logits
+
+
+def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """Set the logits of classes that the client does not hold to zero (HeteroFL, §3; zero, not −∞).
+
+    >>> masked(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([0, 2]))
+    tensor([[1., 0., 3.]])
+    """
+    if labels is None:
+        return logits
+    held = torch.zeros(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    held[labels] = 1
+    return logits * held

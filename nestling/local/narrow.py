@@ -1,0 +1,36 @@
+"""A narrower model inside a client's own, sharing its weights: for losses that train several widths at once."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nestling.cut import plan, resize
+from nestling.cut.extract import cuts
+from nestling.cut.resize import axes_of
+from nestling.errors import PlanError
+from nestling.local.learner import Learner
+from nestling.local.norms import static
+
+
+def narrower(learner: Learner, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Return the first units of a client's model as a module without weights, and its weights cut from the client's.
+
+    Run it with ``torch.func.functional_call(module, weights, inputs)``: gradients reach the client's own weights.
+
+    Parameters
+    ----------
+    learner
+        The client; its plan must keep the first units of every axis.
+    width
+        The share of the *whole* model to keep, at most the client's own.
+    """
+    if any(len(runs) != 1 or runs[0][0] for runs in learner.plan.runs.values()):
+        raise PlanError("narrower models are cut from plans that keep the first units of every axis only")
+    inside = plan(learner.axes, width)
+    if inside not in learner.scratch:  # building a module takes longer than a step of a small model
+        axes = axes_of(learner.axes, learner.plan)
+        small = resize(learner.model, axes, inside)
+        static(small)
+        learner.scratch[inside] = small, cuts(axes, inside)
+    small, how = learner.scratch[inside]
+    return small, {name: how[name].take(tensor) for name, tensor in learner.model.named_parameters()}

@@ -1,0 +1,90 @@
+"""The training loop: the only place where a client's weights change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nestling.errors import TrainingError
+from nestling.local.batches import batches
+from nestling.local.config import Local
+from nestling.local.learner import Learner
+from nestling.local.losses import Loss, cross_entropy
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a client can tell of its training: sums over all samples of all steps, so that clients can be added up."""
+
+    samples: int
+    loss: float
+    correct: float
+
+
+def train(
+    learner: Learner,
+    samples: Tensor,
+    batch: Callable[[Tensor], tuple[Tensor, Tensor]],
+    how: Local,
+    *,
+    lr: float,
+    generator: torch.Generator,
+    loss: Loss = cross_entropy,
+    proximal: float = 0.0,
+) -> Progress:
+    """Train a client's model in place.
+
+    Parameters
+    ----------
+    learner
+        The client.
+    samples
+        The indices of its samples, (samples,).
+    batch
+        Gives the inputs and targets of some of those indices.
+    how, lr
+        The settings, and this round's learning rate.
+    generator
+        Shuffles the samples.
+    loss
+        What to minimise.
+    proximal
+        FedProx's μ: half of it times the squared distance from the weights received is added to the loss.
+    """
+    model = learner.model
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    start = [parameter.detach().clone() for parameter in parameters] if proximal else []
+    optimizer = _optimizer(parameters, how, lr)
+    seen, total, correct = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for _ in range(how.epochs):
+        for chosen in batches(samples, how.batch, generator):
+            inputs, targets = batch(chosen)
+            optimizer.zero_grad(set_to_none=True)
+            value, logits = loss(learner, inputs, targets)
+            if start:
+                value = value + proximal / 2 * _distance(parameters, start)
+            value.backward()
+            if how.clip:
+                nn.utils.clip_grad_norm_(parameters, how.clip, foreach=True)
+            optimizer.step()
+            seen += len(targets)
+            total += value.detach() * len(targets)
+            correct += (logits.detach().argmax(-1) == targets).sum()
+    if not torch.isfinite(total):
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
+    return Progress(seen, total.item(), correct.item())
+
+
+def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
+    if how.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=True)
+    return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=True)
+
+
+def _distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:
+    """The squared distance from where the client started (FedProx, Eq. 2)."""
+    return torch.stack([(new - old).square().sum() for new, old in zip(parameters, start, strict=True)]).sum()

@@ -1,0 +1,20 @@
+"""FedAvg: everybody trains the whole model.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+
+Departures: none known. Norms are static, as in all methods here (see nestling.local.norms). For the papers' baseline
+"everybody trains the smallest model", set ``model.width`` to that level.
+"""
+
+from __future__ import annotations
+
+from nestling.methods.method import Method, everything
+
+
+def fedavg(masked: bool = False) -> Method:
+    """Return FedAvg: slices are whole models, weighted by samples (Algorithm 1).
+
+    >>> fedavg().weighting
+    'samples'
+    """
+    return Method("fedavg", plan=everything, sized=False, masked=masked, weighting="samples")

@@ -1,0 +1,22 @@
+"""FedProx: FedAvg with a term that holds clients near the weights they received.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+
+Departures: every client does the same number of epochs; the paper also allows inexact solutions by less work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nestling.methods.fedavg import fedavg
+from nestling.methods.method import Method
+
+
+def fedprox(mu: float = 1e-2, masked: bool = False) -> Method:
+    """Return FedProx with the proximal weight μ (Eq. 2).
+
+    >>> fedprox(mu=0.1).proximal
+    0.1
+    """
+    return replace(fedavg(masked), name="fedprox", proximal=mu)

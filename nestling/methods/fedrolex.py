@@ -1,0 +1,43 @@
+"""FedRolex: the window of channels that devices train moves on from round to round, until all were trained alike.
+
+Alam et al., FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022.
+
+Departures
+----------
+- One window per axis: layers that are added to each other (residual streams) always roll together, and in attention the
+  window rolls inside every head. The authors' code mixes heads.
+- Every coordinate is the mean of its clients; the authors' code weights norms and linear layers by client order.
+- Testing uses statistics of the clients (see nestling.local.norms), not those of test batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from nestling.cut import Plan, plan
+from nestling.errors import NestlingError
+from nestling.methods.heterofl import heterofl
+from nestling.methods.method import Method, Turn
+
+
+def window(turn: Turn, step: int) -> Plan:
+    """A window of every axis that starts `step` units further each round, and wraps around (Eq. 4)."""
+    return plan(turn.axes, turn.ratio, "rolling", round=turn.round - 1, step=step)
+
+
+def fedrolex(
+    step: int = 1,
+    weighting: Literal["none", "samples", "width"] = "none",
+    scaler: bool = True,
+    masked: bool = True,
+) -> Method:
+    """Return FedRolex: the window moves `step` units a round; step 0 is HeteroFL.
+
+    >>> fedrolex(step=2).plan.keywords
+    {'step': 2}
+    """
+    if step < 0:
+        raise NestlingError(f"fedrolex's window moves by 0 or more units a round, not {step}")
+    return replace(heterofl(scaler, masked), name="fedrolex", plan=partial(window, step=step), weighting=weighting)

@@ -1,0 +1,53 @@
+"""FjORD: a device trains, batch by batch, widths drawn from those it can carry, so that narrower ones nest in wider.
+
+Horváth et al., FjORD: Fair and Accurate Federated Learning under Heterogeneous Targets with Ordered Dropout,
+NeurIPS 2021.
+
+Departures
+----------
+- Statistics of norms are those of each width, because they are asked for per tested sub-model (nestling.local.norms);
+  affine parameters are shared by slice.
+- Weight decay and momentum act on all weights of the client's sub-model, also on those outside the width of the batch.
+- Distillation uses temperature 1 and equal weights of the two terms (§3.3 leaves both open).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from nestling.errors import NestlingError
+from nestling.local import Learner, cross_entropy
+from nestling.local.narrow import narrower
+from nestling.methods.method import Method, prefix
+
+
+def ordered_dropout(
+    learner: Learner, inputs: Tensor, targets: Tensor, widths: tuple[float, ...], distill: bool
+) -> tuple[Tensor, Tensor]:
+    """The loss at a width drawn for this batch from those up to the client's own (§3.2), with distillation (§3.3)."""
+    possible = [width for width in widths or learner.levels if width < learner.ratio] + [learner.ratio]
+    width = possible[learner.draw.integers(len(possible))]
+    if width == learner.ratio:
+        return cross_entropy(learner, inputs, targets)
+    small, weights = narrower(learner, width)
+    logits = functional_call(small, weights, (inputs,))
+    if not distill:
+        return F.cross_entropy(logits, targets), logits
+    hard, teacher = cross_entropy(learner, inputs, targets)
+    return hard + F.cross_entropy(logits, teacher.detach().softmax(-1)), teacher
+
+
+def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
+    """Return FjORD; a batch may draw the levels of the fleet, or these `widths`, up to the client's own.
+
+    >>> fjord(distill=False).weighting
+    'samples'
+    """
+    if not all(0 < width <= 1 for width in widths):
+        raise NestlingError(f"fjord's widths must be numbers above 0 and at most 1, not {widths!r}")
+    loss = partial(ordered_dropout, widths=tuple(sorted(widths)), distill=distill)
+    return Method("fjord", plan=prefix, loss=loss, weighting="samples")

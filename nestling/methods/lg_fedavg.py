@@ -1,0 +1,45 @@
+"""LG-FedAvg: clients keep the layers that see the input, and share the last ones.
+
+Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020.
+
+Departures: the paper's first phase (FedAvg until it converges) is left out; run FedAvg first and start from its model
+to have it. Its test for new clients, an ensemble of all local models, is not built: global accuracy is the mean over
+clients' own models, as in HeteroFL's tables.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nestling.axes import AxisMap
+from nestling.errors import NestlingError
+from nestling.methods.method import Method, everything
+
+
+def all_but_the_last(axes: AxisMap, layers: int) -> frozenset[str]:
+    """The state names of every layer but the last few that have a weight of at least two dims."""
+    modules = list(dict.fromkeys(name.rpartition(".")[0] for name, dims in axes.dims.items() if len(dims) > 1))
+    if layers >= len(modules):
+        raise NestlingError(
+            f"lg-fedavg cannot share {layers} layers of a model that has {len(modules)}: at least one stays private"
+        )
+    shared = set(modules[-layers:])
+    return frozenset(name for name in axes.dims if name.rpartition(".")[0] not in shared)
+
+
+def lg_fedavg(layers: int = 2, masked: bool = False) -> Method:
+    """Return LG-FedAvg, which shares the last `layers` layers.
+
+    >>> lg_fedavg().name
+    'lg-fedavg'
+    """
+    if layers < 1:
+        raise NestlingError(f"lg-fedavg shares at least 1 layer, not {layers}")
+    return Method(
+        "lg-fedavg",
+        plan=everything,
+        sized=False,
+        private=partial(all_but_the_last, layers=layers),
+        masked=masked,
+        weighting="samples",
+    )

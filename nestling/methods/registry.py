@@ -1,0 +1,106 @@
+"""Every method by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from nestling.errors import MethodError, first_line, nearest
+from nestling.methods.fed_dropout import fed_dropout
+from nestling.methods.fedavg import fedavg
+from nestling.methods.fedprox import fedprox
+from nestling.methods.fedrolex import fedrolex
+from nestling.methods.fjord import fjord
+from nestling.methods.heterofl import heterofl
+from nestling.methods.lg_fedavg import lg_fedavg
+from nestling.methods.method import Method
+from nestling.methods.standalone import standalone
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fedavg": fedavg,
+    "fedprox": fedprox,
+    "standalone": standalone,
+    "lg-fedavg": lg_fedavg,
+    "heterofl": heterofl,
+    "fed-dropout": fed_dropout,
+    "fedrolex": fedrolex,
+    "fjord": fjord,
+}
+
+
+def names() -> list[str]:
+    """Return the names of all methods.
+
+    >>> "heterofl" in names()
+    True
+    """
+    return list(METHODS)
+
+
+def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """Return the method called `name`, made with its own options.
+
+    A method of your own is named by where it is: ``package.module:factory``.
+
+    >>> make("fedrolex", {"step": 2}).plan.keywords
+    {'step': 2}
+    """
+    if ":" not in name and name not in METHODS:
+        raise MethodError(
+            f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
+        )
+    factory = _own(name) if ":" in name else METHODS[name]
+    hints = get_type_hints(factory)
+    known = inspect.signature(factory).parameters
+    given = {}
+    for key, value in (options or {}).items():
+        if key not in known:
+            raise MethodError(f"the method {name} has no option {key!r}{nearest(key, known)}")
+        try:
+            given[key] = msgspec.convert(value, hints[key])
+        except msgspec.ValidationError as problem:
+            raise MethodError(f"the option {key!r} of {name} cannot be {value!r}: {problem}") from None
+    made = factory(**given)
+    if not isinstance(made, Method):
+        raise MethodError(f"{name} returned a {type(made).__name__}, not a Method")
+    return made
+
+
+def _own(name: str) -> Callable[..., Method]:
+    """The factory at ``module:factory``; modules are also found in the folder where the program was started."""
+    place, _, path = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(place), path)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise MethodError(f"the method {name!r} cannot be found: {first_line(problem)}") from None
+    if not callable(found):
+        raise MethodError(f"the method {name!r} is not a function that makes a Method")
+    factory: Callable[..., Method] = found
+    return factory
+
+
+def about(name: str) -> str:
+    """Return what a method does, in one line: the first of its file's docstring.
+
+    >>> about("fedavg")
+    'FedAvg: everybody trains the whole model.'
+    """
+    module = inspect.getmodule(METHODS[name])
+    return (module.__doc__ or "").strip().splitlines()[0] if module else ""
+
+
+def options(name: str) -> list[str]:
+    """Return the options of a method with their defaults.
+
+    >>> options("fedprox")
+    ['mu=0.01', 'masked=False']
+    """
+    return [f"{option.name}={option.default!r}" for option in inspect.signature(METHODS[name]).parameters.values()]

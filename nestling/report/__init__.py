@@ -1,0 +1,23 @@
+"""What runs left behind, for people: tables and one page that needs nothing else."""
+
+from nestling.report.experiment import Experiment, Statistic, experiments
+from nestling.report.find import find
+from nestling.report.page import write
+from nestling.report.panels import Panel, panel
+from nestling.report.read import Run, read
+from nestling.report.table import NOTE, compare, terminal
+
+__all__ = [
+    "NOTE",
+    "Experiment",
+    "Panel",
+    "Run",
+    "Statistic",
+    "compare",
+    "experiments",
+    "find",
+    "panel",
+    "read",
+    "terminal",
+    "write",
+]

@@ -1,0 +1,123 @@
+"""Experiments: runs that differ in nothing but their seed, and what they say together."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nestling.report.read import Run
+
+# Settings that make no other experiment: but for the seed, numbers do not depend on them.
+_BESIDE = ("seed", "workers", "checkpoint", "data.dir")
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A mean over seeds and the standard deviation of the sample; none where there is one seed."""
+
+    mean: float
+    deviation: float | None
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that differ in their seed only. The number gives it the same colour everywhere."""
+
+    number: int
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that statistics are about: the finished ones, or all if none is.
+
+        An unfinished run among finished ones would draw every mean towards its beginning.
+        """
+        return tuple(run for run in self.runs if run.finished) or self.runs
+
+    @property
+    def finished(self) -> bool:
+        """Whether any run of it came to its end."""
+        return any(run.finished for run in self.runs)
+
+    @property
+    def leading(self) -> str | None:
+        """The measure it is judged by."""
+        return next((run.leading for run in self.counted if run.leading), None)
+
+    def over(self, value: Callable[[Run], float | None]) -> Statistic | None:
+        """Return the statistic of `value` over the counted runs that have one."""
+        return statistic(found for run in self.counted if (found := value(run)) is not None)
+
+    def final(self, name: str) -> Statistic | None:
+        """Return the statistic of a measure after the last round."""
+        return self.over(lambda run: run.final.values.get(name) if run.final else None)
+
+
+def statistic(values: Iterable[float]) -> Statistic | None:
+    """Return mean and sample deviation of `values`, or None of none.
+
+    >>> statistic([1, 3, 2])
+    Statistic(mean=2.0, deviation=1.0, values=(1, 3, 2))
+    """
+    given = tuple(values)
+    if not given:
+        return None
+    mean = math.fsum(given) / len(given)
+    return Statistic(mean, statistics.stdev(given) if len(given) > 1 else None, given)
+
+
+def experiments(runs: Sequence[Run]) -> list[Experiment]:
+    """Group runs by name and configuration apart from the seed, in the order in which they are first met.
+
+    Experiments of one name are told apart by the settings in which they differ. A seed that was run twice alike is
+    not two samples of anything: the second run begins another experiment, ``name #2``.
+    """
+    groups: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        settings = _identity(run)
+        copy = 0
+        while any(run.seed == other.seed for other in groups.get((run.name, settings, copy), ())):
+            copy += 1
+        groups[run.name, settings, copy].append(run)
+    labels = _labels([(name, settings, copy, group[0]) for (name, settings, copy), group in groups.items()])
+    return [
+        Experiment(number, label, tuple(sorted(group, key=lambda run: run.seed)))
+        for number, (label, group) in enumerate(zip(labels, groups.values(), strict=True))
+    ]
+
+
+def _identity(run: Run) -> str:
+    kept = {key: value for key, value in _flat(run.settings) if key not in _BESIDE}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _labels(groups: Sequence[tuple[str, str, int, Run]]) -> list[str]:
+    """Return a different label for every group: its name, the settings that tell it apart, and its copy."""
+    labels: list[str] = []
+    for name, _, copy, run in groups:
+        rivals = {settings: dict(_flat(other.settings)) for called, settings, _, other in groups if called == name}
+        own = dict(_flat(run.settings))
+        keys = sorted({key for flat in rivals.values() for key in flat} - set(_BESIDE))
+        apart = [key for key in keys if any(flat.get(key) != own.get(key) for flat in rivals.values())]
+        told = ", ".join(f"{key}={own.get(key, '–')}" for key in apart[:3]) + (", …" if len(apart) > 3 else "")
+        label = (name + (f" ({told})" if told else "") + (f" #{copy + 1}" if copy else "")) or "unnamed"
+        number, unique = 2, label
+        while unique in labels:
+            number, unique = number + 1, f"{label} #{number}"
+        labels.append(unique)
+    return labels
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,86 @@
+"""The result in a line: who came first, how far ahead, and at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nestling.report.measures import BYTES, amount, direction, leading, title, written
+from nestling.report.table import Row
+
+METHODS = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "standalone": "Standalone",
+    "lg-fedavg": "LG-FedAvg",
+    "fedpruned": "FedPruned",
+    "heterofl": "HeteroFL",
+    "fed-dropout": "Federated Dropout",
+    "fedrolex": "FedRolex",
+    "fjord": "FjORD",
+    "depthfl": "DepthFL",
+    "nefl": "NeFL",
+    "fedmorph": "FedMorph",
+    "fedmorphprox": "FedMorphProx",
+}
+
+
+def headline(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Return a heading, and a sentence for every dataset and partition that was tried.
+
+    A lead that is smaller than the spread over seeds is told as such. Unfinished experiments count only where nothing
+    is finished, and the sentence says so.
+
+    Examples
+    --------
+    >>> headline([])
+    ('Nothing was measured yet', [])
+    """
+    contests: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        name = leading(row["final"])
+        if name and row["final"][name]:
+            contests.setdefault((row["dataset"], row["partition"], name), []).append(row)
+    if not contests:
+        return "Nothing was measured yet", []
+    told = [_told(rows, where, contest) for where, contest in contests.items()]
+    if len(told) == 1:
+        return told[0][0], [told[0][1]]
+    return f"{len(rows)} experiments on {len(told)} tasks", [f"{heading} {rest}" for heading, rest in told]
+
+
+def _told(rows: Sequence[Row], where: tuple[str, str, str], contest: Sequence[Row]) -> tuple[str, str]:
+    dataset, partition, name = where
+    entered = [row for row in contest if row["finished"]] or list(contest)
+    ranked = sorted(entered, key=lambda row: -direction(name, row["final"][name]["mean"]) * row["final"][name]["mean"])
+    first = ranked[0]
+    value = first["final"][name]
+    what = "" if name == "global_accuracy" else f" {title(name)}"
+    heading = f"{_who(rows, first)} reaches {written(name, value['mean'])}{what}"
+    parts = [f"on {dataset or 'its data'}{f' ({partition})' if partition else ''} after {first['rounds']} rounds"]
+    if not first["finished"]:
+        parts[0] += " so far, unfinished"
+    if len(ranked) > 1:
+        parts.append(_lead(rows, name, first, ranked[1]))
+    worst = first["final"].get("worst_submodel")
+    if worst:
+        parts.append(f"with {written('worst_submodel', worst['mean'])} for its worst sub-model")
+    if first["bytes"]:
+        parts.append(f"for {amount(first['bytes']['mean'], BYTES)} sent")
+    return heading, ", ".join(parts) + "."
+
+
+def _lead(rows: Sequence[Row], name: str, first: Row, second: Row) -> str:
+    one, two = first["final"][name], second["final"][name]
+    gap = abs(one["mean"] - two["mean"])
+    if gap == 0:
+        return f"level with {_who(rows, second)}"
+    far = f"{100 * gap:.1f} points" if direction(name, one["mean"]) == 1 else f"{gap:.3g}"
+    spread = max(one["deviation"] or 0, two["deviation"] or 0)
+    close = " (less than the spread over seeds)" if gap < spread else ""
+    return f"{far} ahead of {_who(rows, second)}{close}"
+
+
+def _who(rows: Sequence[Row], row: Row) -> str:
+    """Return the method where it says who is meant, or else the name of the experiment."""
+    alone = sum(other["method"] == row["method"] for other in rows) == 1
+    return str(METHODS.get(row["method"], row["experiment"]) if alone else row["experiment"])

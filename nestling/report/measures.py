@@ -1,0 +1,105 @@
+"""Measures by their name: what they are called, which way is better, and how they and other amounts are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+TITLES = {
+    "global_accuracy": "global accuracy",
+    "worst_submodel": "worst sub-model",
+    "mean_submodel": "mean sub-model",
+    "local_accuracy": "local accuracy",
+}
+
+
+def title(name: str) -> str:
+    """Return the words for a measure.
+
+    >>> title("mean_submodel"), title("masked_perplexity")
+    ('mean sub-model', 'masked perplexity')
+    """
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def direction(name: str, value: float) -> int:
+    """Return 1 where more is better (accuracies), -1 where less is (losses, perplexities), 0 where nobody knows.
+
+    What a sub-model is judged by is not in its name, but no accuracy is above 1 and no perplexity below.
+
+    >>> direction("global_accuracy", 0.9), direction("perplexity", 9.1), direction("worst_submodel", 40.2)
+    (1, -1, -1)
+    """
+    if "loss" in name or "perplexity" in name:
+        return -1
+    if "accuracy" in name:
+        return 1
+    if name.endswith("submodel"):
+        return 1 if value <= 1 else -1
+    return 0
+
+
+def leading(names: Iterable[str]) -> str | None:
+    """Return the measure that a run is judged by: its global accuracy, or else a perplexity.
+
+    >>> leading(["global_loss", "global_accuracy"]), leading(["global_loss", "perplexity"]), leading(["global_loss"])
+    ('global_accuracy', 'perplexity', None)
+    """
+    known = list(names)
+    if "global_accuracy" in known:
+        return "global_accuracy"
+    return next((name for name in known if "perplexity" in name), None)
+
+
+def written(name: str, value: float, deviation: float | None = None) -> str:
+    """Return a measure for people: accuracies in percent, anything else with four digits; ± where there is a spread.
+
+    >>> written("global_accuracy", 0.9123, 0.004), written("perplexity", 23.4567), written("perplexity", 23.4567, 0.5)
+    ('91.2 ± 0.4 %', '23.46', '23.46 ± 0.5')
+    """
+    if direction(name, value) == 1:
+        spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
+        return f"{100 * value:.1f}{spread} %"
+    return f"{value:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}")
+
+
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+COUNTS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def unit(largest: float, units: tuple[str, ...]) -> tuple[float, str]:
+    """Return the size and the name of the unit in which `largest` has one to three digits before the point.
+
+    >>> unit(6_227_496, BYTES), unit(999, COUNTS)
+    ((1048576, 'MiB'), (1, ''))
+    """
+    base = 1024 if units is BYTES else 1000
+    power = 0
+    while largest >= 999.5 * base**power and power < len(units) - 1:
+        power += 1
+    return base**power, units[power]
+
+
+def amount(value: float, units: tuple[str, ...]) -> str:
+    """Return an amount with three digits and its unit.
+
+    >>> amount(39_974_912, COUNTS), amount(6_227_496, BYTES), amount(12, BYTES)
+    ('40.0 M', '5.94 MiB', '12 B')
+    """
+    size, name = unit(value, units)
+    scaled = value / size
+    digits = 0 if size == 1 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:.{digits}f} {name}".strip()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> duration(9.87), duration(75), duration(7330)
+    ('9.9 s', '1 min 15 s', '2 h 2 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,173 @@
+"""The table: an experiment a row, means over seeds, the best of every column marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from nestling.report.experiment import Experiment, Statistic, experiments
+from nestling.report.measures import BYTES, COUNTS, amount, direction, duration, title, written
+from nestling.report.read import Run
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Row = dict[str, Any]
+
+_SHORT = {  # headings no wider than what stands below them
+    "global_accuracy": "global",
+    "worst_submodel": "worst",
+    "mean_submodel": "mean",
+    "local_accuracy": "local",
+}
+
+NOTE = (
+    "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
+    "final: after the last round; best: at the round that turned out best, which nobody knows beforehand; "
+    "±: standard deviation over seeds; bold: the best finished experiment on the same data and partition"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a place of the table, and whether it is the best of its column."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, where it stands, and a cell for every row."""
+
+    title: str
+    side: Literal["left", "right"]
+    cells: tuple[Cell, ...]
+
+
+def compare(runs: Sequence[Run]) -> list[Row]:
+    """Return a row for every experiment among `runs`, ready for JSON.
+
+    Runs that differ in their seed only make one row. Means are objects with ``mean``, ``deviation`` (of the sample;
+    null with one seed) and ``values``, or null. Unfinished runs count only where no run of the experiment is finished.
+
+    Examples
+    --------
+    >>> compare([])
+    []
+    """
+    return [_row(experiment) for experiment in experiments(runs)]
+
+
+def _row(experiment: Experiment) -> Row:
+    first, counted, lead = experiment.runs[0], experiment.counted, experiment.leading
+    measured = {name: None for run in counted if run.final for name in run.final.values}
+    best = experiment.over(lambda run: run.best.values.get(lead) if run.best and lead else None)
+    return {
+        "experiment": experiment.label,
+        "method": first.method,
+        "model": first.model,
+        "dataset": first.dataset,
+        "partition": first.partition,
+        "seeds": [run.seed for run in counted],
+        "finished": experiment.finished,
+        "unfinished": [run.seed for run in experiment.runs if not run.finished],
+        "rounds": max(run.rounds_done for run in counted),
+        "final": {name: _plain(experiment.final(name)) for name in measured},
+        "best": {lead: _plain(best)} if lead else {},
+        "bytes": _plain(experiment.over(lambda run: run.bytes)),
+        "client_macs": _plain(experiment.over(lambda run: run.client_macs)),
+        "simulated_seconds": _plain(experiment.over(lambda run: run.simulated_seconds)),
+        "seconds": _plain(experiment.over(lambda run: run.seconds)),
+        "directories": [str(run.directory) for run in experiment.runs],
+    }
+
+
+def _plain(found: Statistic | None) -> dict[str, Any] | None:
+    return asdict(found) | {"values": list(found.values)} if found else None
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of the table, without those that would be empty."""
+    made = [
+        Column("experiment", "left", tuple(Cell(row["experiment"]) for row in rows)),
+        Column("seeds", "right", tuple(Cell(str(len(row["seeds"]))) for row in rows)),
+        Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
+    ]
+    finals = {name: None for row in rows for name in row["final"]}
+    for name in [*_SHORT, *(name for name in finals if "perplexity" in name)]:
+        made.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
+    bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
+    names = {name for name, found in bests if found}
+    made.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
+    for heading, key, show in _COSTS:
+        means = [row[key]["mean"] if row[key] else None for row in rows]
+        if key == "simulated_seconds" and not any(means):
+            continue
+        winners = _winners(rows, [None if mean is None else (key, -mean) for mean in means])
+        texts = ["–" if mean is None else show(mean) for mean in means]
+        made.append(Column(heading, "right", tuple(map(Cell, texts, winners))))
+    return [column for column in made if any(cell.text != "–" for cell in column.cells)]
+
+
+_COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("data sent", "bytes", lambda value: amount(value, BYTES)),
+    ("client MACs", "client_macs", lambda value: amount(value, COUNTS)),
+    ("simulated time", "simulated_seconds", duration),
+    ("time", "seconds", duration),
+)
+
+
+def _heading(name: str) -> str:
+    return _SHORT.get(name, title(name))
+
+
+def _measure(heading: str, rows: Sequence[Row], found: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
+    texts: list[str] = []
+    scores: list[tuple[str, float] | None] = []
+    for name, value in found:
+        if value is None:
+            texts.append("–")
+            scores.append(None)
+            continue
+        mean = value["mean"]
+        texts.append(written(name, mean, value["deviation"]))
+        way = direction(name, mean)
+        scores.append((f"{name} {way}", way * mean))  # accuracies and perplexities do not compete
+    return Column(heading, "right", tuple(map(Cell, texts, _winners(rows, scores))))
+
+
+def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) -> list[bool]:
+    """Return which rows have the highest score among finished rows on the same data; where all are alike, none."""
+    contests: dict[tuple[str, ...], list[float]] = {}
+    entered: list[tuple[tuple[str, ...], float] | None] = []
+    for row, score in zip(rows, scores, strict=True):
+        entry = None
+        if score is not None and row["finished"]:
+            entry = ((row["dataset"], row["partition"], score[0]), score[1])
+            contests.setdefault(entry[0], []).append(entry[1])
+        entered.append(entry)
+    return [entry is not None and min(contests[entry[0]]) < max(contests[entry[0]]) == entry[1] for entry in entered]
+
+
+def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]]]:
+    """Return headers with their side, and lines of rich texts: what `nestling.cli.screen.print_table` prints.
+
+    Examples
+    --------
+    >>> from nestling.report.read import Evaluation, Run
+    >>> end = Evaluation(2, {"global_accuracy": 0.5}, {})
+    >>> run = Run(".", "", {}, "one", "fedavg", "cnn", "digits", "", 0, 2, 2, True, (), end, end, 1, 1, None, 3.0, "")
+    >>> headers, lines = terminal(compare([run]))
+    >>> list(headers)[:4], [text.plain for text in lines[0]][:4]
+    (['experiment', 'seeds', 'rounds', 'final global'], ['one', '1', '2', '50.0 %'])
+    """
+    from rich.text import Text  # noqa: PLC0415
+
+    made = columns(rows)
+    lines = [
+        [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in made]
+        for place in range(len(rows))
+    ]
+    return {column.title: column.side for column in made}, lines

@@ -1,0 +1,174 @@
+"""Evaluation: the whole model, the sub-model of every level, and every client on its own share of the test set.
+
+Global accuracy is that of the whole model on the test set. Local accuracy is over clients' shares of the test set, each
+sample predicted among the classes that its client holds, averaged over samples. Where clients have models of their own
+(private tensors), both are means over those models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nestling.cut import Plan, extract
+from nestling.engines import Engine
+from nestling.errors import RunError
+from nestling.local.norms import averaged
+from nestling.run.jobs import Gather, State, Test, TestOwn
+from nestling.run.replies import replies
+from nestling.run.server import Server
+from nestling.run.setting import Setting
+from nestling.seeds import numpy_stream
+
+_CLIENTS = 8  # whose statistics one job asks for
+_SAMPLES = 1000  # that one job tests
+
+
+def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str, Any], dict[str, float]]:
+    """Test the server's model; return the figures, and the local accuracy of every client."""
+    if setting.private:
+        return _own_models(setting, server, engine)
+    plans = {name: setting.method.deploy(setting.axes, ratio) for name, ratio in setting.levels.items()}
+    plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
+    whole = Plan(key="full")
+    states = _ready(setting, server, engine, [whole, *plans.values()])
+    logits = _logits(setting, engine, states, "test")
+    targets = setting.dataset.test_targets[: len(logits[whole])]
+    figures: dict[str, Any] = _told(logits[whole], targets, "global_")
+    named = {name: plans.get(name, whole) for name in setting.levels}
+    figures["submodels"] = {name: _told(logits[plan], targets) for name, plan in named.items()}
+    _spread(figures)
+    figures["local_accuracy"], local = _local(setting, dict.fromkeys(range(len(setting.partition.test)), logits[whole]))
+    if len(setting.validation):
+        kept = setting.dataset.targets[setting.validation]
+        held = _logits(setting, engine, {whole: states[whole]}, "validation")[whole]
+        figures |= _told(held, kept, "validation_")
+    return figures, local
+
+
+def score(figures: Mapping[str, Any]) -> float:
+    """What the best round is chosen by: accuracy on validation samples, where there are any, else on the test set."""
+    value = figures.get("validation_accuracy", figures["global_accuracy"])
+    return -1.0 if value is None else float(value)
+
+
+def _ready(setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan]) -> dict[Plan, State]:
+    """The sub-models of some plans, with statistics of their norms asked for from clients."""
+    states = {plan: extract(setting.axes, plan, server.state) for plan in dict.fromkeys(plans)}
+    if not setting.statistics:
+        return states
+    asked, batch = _asked(setting, server.round), _batch(setting)
+    jobs = [
+        Gather(plan, state, asked[at : at + _CLIENTS], batch)
+        for plan, state in states.items()
+        for at in range(0, len(asked), _CLIENTS)
+    ]
+    parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
+    for job, told in zip(jobs, _all(engine, setting, jobs), strict=True):
+        parts[job.plan] += told
+    for plan, state in states.items():
+        for name, value in averaged(parts[plan]).items():
+            state[name] = value.to(state[name].dtype)
+    return states
+
+
+def _asked(setting: Setting, round: int) -> tuple[int, ...]:
+    """The clients asked for statistics."""
+    clients, wanted = setting.fleet.clients, setting.experiment.evaluate.statistics_clients
+    if not wanted or wanted >= clients:
+        return tuple(range(clients))
+    stream = numpy_stream(setting.experiment.seed, "statistics", round)
+    return tuple(sorted(stream.choice(clients, wanted, replace=False).tolist()))
+
+
+def _batch(setting: Setting) -> int:
+    return setting.experiment.evaluate.statistics_batch or setting.experiment.local.batch
+
+
+def _logits(setting: Setting, engine: Engine, states: Mapping[Plan, State], part: Any) -> dict[Plan, Tensor]:
+    """What sub-models say of the test or validation samples: plan → (samples, classes)."""
+    if part == "test":
+        count = len(setting.dataset.test_targets)
+        count = min(count, setting.experiment.evaluate.samples or count)
+    else:
+        count = len(setting.validation)
+    cuts = [(start, min(count, start + _SAMPLES)) for start in range(0, count, _SAMPLES)]
+    jobs = [Test(plan, state, part, start, stop) for plan, state in states.items() for start, stop in cuts]
+    said: dict[Plan, list[Tensor]] = {plan: [] for plan in states}
+    for job, logits in zip(jobs, _all(engine, setting, jobs), strict=True):
+        said[job.plan].append(logits)
+    return {plan: torch.cat(parts) for plan, parts in said.items()}
+
+
+def _all(engine: Engine, setting: Setting, jobs: Sequence[Any]) -> list[Any]:
+    """The replies to jobs of which none may be missing, the largest done first."""
+    sizes = [float(setting.cost(job.plan).macs) for job in jobs]
+    found = list(replies(engine, jobs, sizes))
+    if len(found) < len(jobs):
+        raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
+    return found
+
+
+def _told(logits: Tensor, targets: Tensor, prefix: str = "") -> dict[str, float]:
+    return {
+        f"{prefix}accuracy": (logits.argmax(-1) == targets).double().mean().item(),
+        f"{prefix}loss": F.cross_entropy(logits.double(), targets).item(),
+    }
+
+
+def _spread(figures: dict[str, Any]) -> None:
+    """Add the worst and the mean accuracy over sub-models."""
+    found = [told["accuracy"] for told in figures["submodels"].values()]
+    figures["worst_submodel"] = min(found)
+    figures["mean_submodel"] = sum(found) / len(found)
+
+
+def _local(setting: Setting, logits: Mapping[int, Tensor]) -> tuple[float | None, dict[str, float]]:
+    """Accuracy on clients' own shares, each predicting among its classes: over all samples, and per client."""
+    right, seen, local = 0, 0, {}
+    for client, said in logits.items():
+        share = setting.partition.test[client]
+        share = share[share < len(said)]
+        if len(share):
+            labels = setting.partition.labels[client]
+            among = said[share][:, labels].argmax(-1)
+            hits = int((labels[among] == setting.dataset.test_targets[share]).sum())
+            right, seen = right + hits, seen + len(share)
+            local[str(client)] = hits / len(share)
+    return (right / seen if seen else None), local
+
+
+def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str, Any], dict[str, float]]:
+    """Test the models that clients have to themselves; those that never took part have none yet."""
+    jobs, ratios = [], []
+    for client in server.private.clients():
+        level = setting.level(client, server.round)
+        plan = setting.method.plan(setting.turn(client, level.ratio, server.round))
+        state = extract(setting.axes, plan, server.state) | server.private.get(client)
+        jobs.append(TestOwn(client, plan, state, _batch(setting)))
+        ratios.append(level.name)
+    logits = dict(zip([job.client for job in jobs], _all(engine, setting, jobs), strict=True))
+    targets = setting.dataset.test_targets[: len(next(iter(logits.values())))]
+    told = {client: _told(said, targets) for client, said in logits.items()}
+    by_level: dict[str, list[dict[str, float]]] = {}
+    for job, name in zip(jobs, ratios, strict=True):
+        by_level.setdefault(name if setting.method.sized else "full", []).append(told[job.client])
+    figures: dict[str, Any] = {
+        f"global_{what}": _mean([one[what] for one in told.values()]) for what in ("accuracy", "loss")
+    }
+    figures["submodels"] = {
+        name: {what: _mean([one[what] for one in by_level[name]]) for what in ("accuracy", "loss")}
+        for name in setting.levels
+        if name in by_level
+    }
+    _spread(figures)
+    figures["local_accuracy"], local = _local(setting, logits)
+    return figures, local
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

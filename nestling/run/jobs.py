@@ -1,0 +1,71 @@
+"""Jobs: what clients are asked to do. Plain values, so that any engine can carry them anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from nestling.cut import Plan
+from nestling.local.train import Progress
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Train:
+    """Train a slice on a client's samples."""
+
+    client: int
+    round: int
+    ratio: float
+    plan: Plan
+    state: State
+    lr: float
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a client returns: its slice after training, and how far that went.
+
+    `touched` is narrower than `plan` where it trained less than it was given (the classes it holds).
+    """
+
+    client: int
+    plan: Plan
+    touched: Plan | None
+    state: State
+    samples: int
+    progress: Progress
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Tell the statistics of a sub-model's norms on the samples of some clients."""
+
+    plan: Plan
+    state: State
+    clients: tuple[int, ...]
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class Test:
+    """Tell the logits of a sub-model on samples `start` to `stop` of the test or validation set."""
+
+    plan: Plan
+    state: State
+    part: Literal["test", "validation"]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class TestOwn:
+    """Tell the logits of a client's own model on the test set, with statistics of the client's own samples."""
+
+    client: int
+    plan: Plan
+    state: State
+    batch: int

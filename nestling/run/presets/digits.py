@@ -1,0 +1,38 @@
+"""Every method on scikit-learn's digits, which need no download: 20 clients of five levels, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from nestling.local import Local
+from nestling.methods import names
+from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.run.presets.preset import Preset
+
+_OURS = "a demonstration of our own"
+
+
+def presets() -> Iterator[Preset]:
+    """Yield METHOD-digits for every method, and FedAvg where everybody trains the largest or the smallest level."""
+    for method in names():
+        yield Preset(_digits(method), _OURS)
+    fedavg = _digits("fedavg")
+    yield Preset(replace(fedavg, name="fedavg-large-digits"), f"{_OURS}: what mixed fleets can hope for")
+    small = replace(fedavg, name="fedavg-small-digits", model=replace(fedavg.model, width=1 / 16))
+    yield Preset(small, f"{_OURS}: what mixed fleets must beat")
+
+
+def _digits(method: str) -> Experiment:
+    return Experiment(
+        name=f"{method}-digits",
+        method=method,
+        rounds=12,
+        # three stages, not four: images of 8×8 are 2×2 after two pools
+        model=Model(name="cnn", options={"widths": [32, 64, 128]}),
+        data=Data(name="digits"),
+        fleet=FleetSettings(clients=20, per_round=10, levels="a-b-c-d-e"),
+        local=Local(lr=0.1, epochs=3, batch=20),
+        evaluate=Evaluate(every=4, statistics_clients=10, statistics_batch=100),
+    )

@@ -1,0 +1,32 @@
+"""`Preset`: an experiment with a name, and what of a paper it repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nestling.run.config import Experiment
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An experiment by name; calling it gives the experiment.
+
+    Attributes
+    ----------
+    experiment
+        All settings; its name is the preset's.
+    repeats
+        The paper and its tables or figures, or why there is no such.
+    """
+
+    experiment: Experiment
+    repeats: str
+
+    @property
+    def name(self) -> str:
+        """The name it is found by."""
+        return self.experiment.name
+
+    def __call__(self) -> Experiment:
+        """Return the experiment."""
+        return self.experiment

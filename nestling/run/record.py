@@ -1,0 +1,140 @@
+"""The files of a run directory that people and programs read: metrics.jsonl, summary.json, model.safetensors.
+
+metrics.jsonl holds nothing that depends on the clock, so that the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from nestling.cut import Plan
+from nestling.cut.wire import save
+from nestling.errors import RunError
+from nestling.files import sync, write_whole
+from nestling.run.config import Experiment
+from nestling.run.presets import PRESETS
+from nestling.run.server import Server
+from nestling.run.setting import Setting
+
+
+class Record:
+    """The growing record of a run.
+
+    Parameters
+    ----------
+    folder
+        The run directory; None keeps rounds in memory alone.
+    done
+        Rounds that a checkpoint holds: what metrics.jsonl says of later ones will be played, and told, again.
+    """
+
+    def __init__(self, folder: Path | None, done: int = 0) -> None:
+        self._path = None if folder is None else folder / "metrics.jsonl"
+        self.rounds: list[dict[str, Any]] = []
+        if self._path is not None and self._path.exists():
+            lines = self._path.read_text(encoding="utf-8").splitlines()[:done]
+            try:
+                self.rounds = [json.loads(line) for line in lines]
+            except json.JSONDecodeError as problem:
+                raise RunError(f"{self._path} cannot be read: {problem}") from None
+        if len(self.rounds) < done:
+            raise RunError(f"{self._path} tells of {len(self.rounds)} rounds, but the checkpoint of {done}")
+        if self._path is not None:
+            text = "".join(_line(told) for told in self.rounds)
+            write_whole(self._path, text.encode())
+
+    def add(self, told: dict[str, Any]) -> None:
+        """Append what is told of a round."""
+        self.rounds.append(told)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(_line(told))
+
+    def sync(self) -> None:
+        """Force what was appended to disk: a checkpoint counts on it."""
+        if self._path is not None:
+            sync(self._path)
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    return json.dumps(told, allow_nan=False) + "\n"
+
+
+def summary(
+    setting: Setting, server: Server, final: Mapping[str, Any], local: Mapping[str, float], seconds: float
+) -> dict[str, Any]:
+    """What is said of a run as a whole."""
+    experiment = setting.experiment
+    levels = {}
+    for name, ratio in setting.levels.items():
+        cost = setting.cost(setting.method.deploy(setting.axes, ratio))
+        macs = cost.macs // experiment.local.batch
+        levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
+    return {
+        "name": title(experiment),
+        "method": setting.method.name,
+        "model": experiment.model.name,
+        "dataset": setting.dataset.name,
+        "partition": experiment.data.partition,
+        "seed": experiment.seed,
+        "rounds": experiment.rounds,
+        "rounds_done": server.round,
+        "final": {"round": server.round, **final},
+        "best": server.best,
+        **server.told(setting),
+        "seconds": seconds,
+        "command": command(experiment),
+        "levels": levels,
+        "coverage": {name: counts.tolist() for name, counts in server.coverage.items()},
+        "local": dict(local),
+    }
+
+
+def title(experiment: Experiment) -> str:
+    """The name of an experiment in tables: its preset, or its method and data.
+
+    >>> title(Experiment(method="fedavg"))
+    'fedavg-digits'
+    """
+    return experiment.name or f"{experiment.method}-{experiment.data.name}"
+
+
+def command(experiment: Experiment) -> str:
+    """The command that repeats an experiment: its preset with what was changed, or its config.toml.
+
+    >>> command(PRESETS["heterofl-digits"]().with_settings(["seed=3", "local.lr=0.01"]))
+    'nestling run heterofl-digits seed=3 local.lr=0.01'
+    """
+    if experiment.name not in PRESETS:
+        return "nestling run config.toml"
+    usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
+    given = [f"{key}={_written(value)}" for key, value in changed.items() if value != usual.get(key)]
+    return " ".join(["nestling run", experiment.name, *map(shlex.quote, given)])
+
+
+def _flat(experiment: Experiment) -> dict[str, Any]:
+    """Settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in msgspec.to_builtins(experiment).items():
+        if isinstance(value, dict) and key != "options":
+            found |= {f"{key}.{inner}": held for inner, held in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _written(value: Any) -> str:
+    """A value as `Experiment.with_settings` reads it."""
+    return value if isinstance(value, str) else tomli_w.dumps({"value": value}, indent=0).partition("= ")[2].strip()
+
+
+def write_models(folder: Path, setting: Setting, server: Server) -> None:
+    """Write the global model, to be loaded by `nestling.cut.wire.load` or anything that reads safetensors."""
+    save(folder / "model.safetensors", server.state, Plan(key="full"))

@@ -1,0 +1,109 @@
+"""One round: the page to read first.
+
+Clients are drawn, each gets the slice that its method gives it, trains it, and sends it back; the server merges the
+slices and takes a step. Where clients run is the engine's affair: replies come as they come, and are merged in the
+order of clients, so that the same seed gives the same numbers everywhere. A round changes nothing of the server that it
+began with: it makes the next one, so that whatever interrupts it, the last whole round is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from nestling.cut import Plan, extract
+from nestling.engines import Engine
+from nestling.errors import RunError
+from nestling.fleet import TRAINING, round_clock, time_of
+from nestling.local import learning_rate
+from nestling.methods.server import step
+from nestling.run.jobs import State, Train, Update
+from nestling.run.replies import replies
+from nestling.run.server import Server
+from nestling.run.setting import Setting
+
+Tick = Callable[[], None]
+
+
+def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: None) -> tuple[Server, dict[str, Any]]:
+    """Play the next round; return the server after it, and what is to be recorded of it."""
+    server = before.next()
+    round = server.round
+    rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
+    drawn = setting.sample(round)
+    levels = {client: setting.level(client, round) for client in drawn}
+    plans = {client: setting.method.plan(setting.turn(client, levels[client].ratio, round)) for client in drawn}
+    clients, seconds = _in_time(setting, plans)
+    slices = {plan: extract(setting.axes, plan, server.state) for plan in {plans[client] for client in clients}}
+    jobs = [
+        Train(
+            client, round, levels[client].ratio, plans[client], slices[plans[client]] | server.private.get(client), rate
+        )
+        for client in clients
+    ]
+    tally = server.tally
+    tally.restart(server.state)
+    samples, loss, correct = 0, 0.0, 0.0
+    for update in replies(engine, jobs, [_macs(setting, job.client, job.plan) for job in jobs], tick):
+        _merge(setting, server, update, slices[update.plan], levels[update.client].ratio)
+        samples += update.progress.samples
+        loss += update.progress.loss
+        correct += update.progress.correct
+    if jobs and not tally.clients:
+        raise RunError(f"round {round}: none of its {len(jobs)} clients returned anything, as their workers died")
+    how, merged = setting.experiment.server, tally.value()
+    server.state, server.memory = step(
+        how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
+    )
+    server.counts["simulated_seconds"] += seconds
+    return server, {
+        "round": round,
+        "clients": tally.clients,
+        "dropped": len(drawn) - tally.clients,
+        "lr": rate,
+        "train_loss": loss / samples if samples else None,
+        "train_accuracy": correct / samples if samples else None,
+        **server.told(setting),
+        "levels": dict(sorted(Counter(levels[client].name for client in clients).items())),
+    }
+
+
+def _merge(setting: Setting, server: Server, update: Update, sent: State, ratio: float) -> None:
+    """Take in what one client returned; what it keeps to itself changes nothing of the global model."""
+    kept = setting.private & update.state.keys()
+    if kept:
+        server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
+        update.state.update({name: sent[name] for name in kept})
+    weighting = setting.experiment.server.weighting
+    weighting = setting.method.weighting if weighting == "method" else weighting
+    weight = {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
+    server.tally.add(update.state, update.plan, weight, update.touched)
+    server.cover(update.plan)
+    travelled = _bytes(setting, update.plan)
+    server.counts["bytes_down"] += travelled
+    server.counts["bytes_up"] += travelled
+    server.counts["client_macs"] += _macs(setting, update.client, update.plan)
+
+
+def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:
+    """Who is done before the deadline, and how long the round takes on their devices."""
+    if setting.devices is None:
+        return tuple(plans), 0.0
+    timings = {}
+    for client, plan in plans.items():
+        device, travelled = setting.devices.device_of(client), _bytes(setting, plan)
+        timings[client] = time_of(device, travelled, travelled, _macs(setting, client, plan))
+    clock = round_clock(timings, setting.experiment.fleet.deadline or None)
+    return clock.finished, clock.seconds
+
+
+def _macs(setting: Setting, client: int, plan: Plan) -> int:
+    """Multiply-accumulates of a client's training in a round: forward, and twice as many backward."""
+    local = setting.experiment.local
+    return setting.cost(plan).macs // local.batch * TRAINING * local.epochs * len(setting.partition.train[client])
+
+
+def _bytes(setting: Setting, plan: Plan) -> int:
+    """Bytes that travel one way: everything that is shared, but for statistics, which training does not use."""
+    return setting.cost(plan).bytes - setting.kept_bytes(plan)

@@ -1,0 +1,81 @@
+"""`Server`: what the server knows between rounds; all of it goes into a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nestling.cut import Plan, Tally
+from nestling.run.private import Drawer
+from nestling.run.setting import Setting
+
+
+@dataclass(eq=False)
+class Server:
+    """The state of an experiment after some round.
+
+    Attributes
+    ----------
+    round
+        Rounds done.
+    state
+        The global model.
+    memory
+        What the server's optimiser remembers.
+    private
+        What clients keep to themselves.
+    coverage
+        For every axis, how many client-rounds trained each of its units: (size,) int64.
+    counts
+        Bytes and MACs so far, and seconds on the simulated clock.
+    tally
+        Where the slices of a round are merged: the same memory every round.
+    best
+        The best evaluation so far, and its round; empty before the first.
+    """
+
+    round: int
+    state: dict[str, Tensor]
+    memory: dict[str, Tensor]
+    private: Drawer
+    coverage: dict[str, Tensor]
+    counts: dict[str, float]
+    tally: Tally
+    best: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, setting: Setting, private: Drawer) -> Server:
+        """The server before the first round."""
+        state = {name: tensor.detach().clone() for name, tensor in setting.model.state_dict().items()}
+        return cls(
+            round=0,
+            state=state,
+            memory={},
+            private=private,
+            coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
+            counts={"bytes_down": 0, "bytes_up": 0, "client_macs": 0, "simulated_seconds": 0.0},
+            tally=Tally(setting.axes, state),
+        )
+
+    def next(self) -> Server:
+        """A server one round on, of which everything can be changed without changing this one."""
+        return replace(
+            self,
+            round=self.round + 1,
+            private=self.private.copy(),
+            coverage={name: counts.clone() for name, counts in self.coverage.items()},
+            counts=dict(self.counts),
+        )
+
+    def told(self, setting: Setting) -> dict[str, Any]:
+        """What was spent so far, as it is recorded; simulated time only where there are devices."""
+        return {**self.counts, "simulated_seconds": self.counts["simulated_seconds"] if setting.devices else None}
+
+    def cover(self, plan: Plan) -> None:
+        """Count the units that a plan keeps."""
+        for name, counts in self.coverage.items():
+            for start, stop in plan.runs.get(name, ((0, len(counts)),)):
+                counts[start:stop] += 1

@@ -1,0 +1,229 @@
+"""`Setting`: what an experiment holds fixed from its first round to its last, made from its settings or handed in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestling.axes import AxisMap, trace
+from nestling.cut import Cost, Plan, cost, plan, submodel
+from nestling.cut.extract import cuts
+from nestling.data import Dataset, Partition, load, partition
+from nestling.errors import ConfigError, nearest
+from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
+from nestling.local.norms import batch_norms
+from nestling.methods import Method, Turn, make
+from nestling.nets import MODELS, build
+from nestling.run.config import Experiment
+from nestling.seeds import derive, numpy_stream
+
+_OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """What a setting is built from: settings, and whatever the caller brings along instead of what they name."""
+
+    experiment: Experiment
+    model: nn.Module | None = None
+    dataset: Dataset | None = None
+    partition: Partition | None = None
+    method: Method | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Everything that stays the same from round to round.
+
+    Attributes
+    ----------
+    experiment
+        The settings.
+    method
+        Who gets which slice.
+    model, axes
+        The global model with its initial weights, and its axes.
+    dataset, partition
+        The data, and which client holds what of it.
+    validation
+        The samples kept back from training, (samples,): possibly none.
+    fleet
+        Who takes part, at which level.
+    """
+
+    experiment: Experiment
+    method: Method
+    model: nn.Module
+    axes: AxisMap
+    dataset: Dataset
+    partition: Partition
+    validation: Tensor
+    fleet: Fleet
+
+    @cached_property
+    def levels(self) -> dict[str, float]:
+        """The levels whose sub-models are tested, widest first: name → ratio."""
+        if not self.method.sized or not self.experiment.evaluate.submodels:
+            return {"full": 1.0}
+        levels = sorted((level for level, _ in self.fleet.mix), key=lambda level: -level.ratio)
+        return {level.name: level.ratio for level in levels}
+
+    @cached_property
+    def classes(self) -> str | None:
+        """The axis along which the model gives its classes, where it has one."""
+        for axis in self.axes.table.values():
+            if axis.frozen == _OUTPUT and axis.size == self.dataset.classes:
+                return axis.name
+        return None
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of what is trained; the rest of the state are statistics and counters."""
+        return frozenset(name for name, _ in self.model.named_parameters())
+
+    @cached_property
+    def private(self) -> frozenset[str]:
+        """The names that clients keep to themselves."""
+        return self.method.private(self.axes)
+
+    @cached_property
+    def devices(self) -> Population | None:
+        """The devices of the clients, where the experiment has any."""
+        fleet = self.experiment.fleet
+        return population(fleet.clients, fleet.devices, self.experiment.seed) if fleet.devices else None
+
+    def example(self, batch: int = 2) -> Tensor:
+        """An input of the model that holds nothing."""
+        return torch.zeros(batch, *self.dataset.shape)
+
+    def cost(self, made: Plan) -> Cost:
+        """What the sub-model of a plan costs at the batch of local training."""
+        sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in made.runs.items()), made.blocks
+        if sizes not in self._costs:
+            batch = self.experiment.local.batch
+            self._costs[sizes] = cost(self.model, self.axes, made, self.example(1), batch=batch)
+        return self._costs[sizes]
+
+    @cached_property
+    def _costs(self) -> dict[object, Cost]:
+        return {}
+
+    def kept_bytes(self, made: Plan) -> int:
+        """Bytes of a sub-model that never travel: what clients keep to themselves, and statistics of static norms."""
+        stay = self.private | self.statistics
+        how = cuts(self.axes, made)
+        return sum(
+            math.prod(how[name].shape) * tensor.itemsize
+            for name, tensor in self.model.state_dict().items()
+            if name in stay and name in how and name not in self.axes.tied
+        )
+
+    @cached_property
+    def statistics(self) -> frozenset[str]:
+        """The names of statistics that are not gathered in training but asked for before tests."""
+        told = ("running_mean", "running_var", "num_batches_tracked")
+        return frozenset(f"{name}.{what}" for name, _ in batch_norms(self.model) for what in told)
+
+    def level(self, client: int, round: int) -> Level:
+        """The level of a client in a round: what its device can carry, or as the fleet assigns it."""
+        if self.devices is None:
+            return self.fleet.level(client, round)
+        costs = {level: self.cost(self.method.deploy(self.axes, level.ratio)) for level, _ in self.fleet.mix}
+        return level_for(self.devices.device_of(client), costs)
+
+    def turn(self, client: int, ratio: float, round: int) -> Turn:
+        """A client's turn in a round: what its slice may depend on."""
+        return Turn(self.axes, ratio, round, client, derive(self.experiment.seed, "plan", round, client))
+
+    def sample(self, round: int) -> tuple[int, ...]:
+        """Who takes part in a round: drawn by the fleet, and online."""
+        drawn = self.fleet.sample(round)
+        if self.devices is None:
+            return drawn
+        seed = self.experiment.seed
+        return tuple(client for client in drawn if online(self.devices.device_of(client), client, round, seed))
+
+
+def setting(blueprint: Blueprint) -> Setting:
+    """Build the setting of an experiment, and find before any work what cannot be."""
+    experiment = blueprint.experiment
+    method = blueprint.method or make(experiment.method, experiment.options)
+    dataset = blueprint.dataset or _dataset(experiment)
+    kept, validation = _split(experiment, dataset)
+    shares = blueprint.partition or _partition(experiment, dataset, kept)
+    if len(shares.train) != experiment.fleet.clients:
+        raise ConfigError(
+            f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
+        )
+    empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
+    if empty is not None:
+        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
+    model, axes = _model(blueprint, dataset)
+    mix = parse_mix(experiment.fleet.levels)
+    fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
+    made = Setting(experiment, method, model, axes, dataset, shares, validation, fleet)
+    for ratio in made.levels.values():
+        method.deploy(axes, ratio).fit(axes)
+    if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
+        raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
+    return made
+
+
+def _dataset(experiment: Experiment) -> Dataset:
+    dataset = load(experiment.data.name, experiment.data.dir or None)
+    if experiment.data.augment != "default":
+        dataset = replace(dataset, augment=experiment.data.augment)
+    return dataset
+
+
+def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """The training samples in use, and those kept back for validation."""
+    order = numpy_stream(experiment.seed, "split").permutation(len(dataset.inputs))
+    if experiment.data.samples > len(order):
+        raise ConfigError(f"data.samples is {experiment.data.samples}, but {dataset.name} has {len(order)}")
+    order = order[: experiment.data.samples or None]
+    back = int(len(order) * experiment.data.validation)
+    return torch.from_numpy(order[back:]).sort().values, torch.from_numpy(order[:back]).sort().values
+
+
+def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partition:
+    part = dataset
+    if len(kept) < len(dataset.inputs):
+        users = None if dataset.users is None else dataset.users[kept]
+        part = replace(dataset, inputs=dataset.inputs[kept], targets=dataset.targets[kept], users=users)
+    shares = partition(
+        part,
+        experiment.fleet.clients,
+        experiment.data.partition,
+        classes_per_client=experiment.data.classes_per_client or None,
+        alpha=experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
+        minimum=experiment.data.minimum,
+        seed=experiment.seed,
+    )
+    return replace(shares, train=tuple(kept[samples] for samples in shares.train))
+
+
+def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap]:
+    settings, example = blueprint.experiment.model, torch.zeros(2, *dataset.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(blueprint.experiment.seed, "model"))
+        model = blueprint.model if blueprint.model is not None else _build(settings.name, settings.options, dataset)
+    axes = trace(model, example)
+    if settings.width < 1:
+        model = submodel(model, axes, plan(axes, settings.width))
+        axes = trace(model, example)
+    return model, axes
+
+
+def _build(name: str, options: dict[str, Any], dataset: Dataset) -> nn.Module:
+    """Build a model by name; what the data decides need not be said."""
+    if name not in MODELS:
+        raise ConfigError(f"there is no model {name!r}{nearest(name, MODELS)}")
+    known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
+    follows = {key: value for key, value in known.items() if key in MODELS[name].options}
+    return build(name, **{**follows, **options})

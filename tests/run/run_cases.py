@@ -1,0 +1,36 @@
+"""Small experiments for tests: real data (scikit-learn's digits), seconds each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from nestling.local import Local
+from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
+
+
+def small(**changes):
+    """Eight clients of three levels, four of them a round, on a narrow net."""
+    settings = {
+        "method": "heterofl",
+        "rounds": 3,
+        "model": Model(name="cnn", options={"widths": [8, 16, 16, 16]}),
+        "data": Data(name="digits", samples=400),
+        "fleet": FleetSettings(clients=8, per_round=4, levels="a-b-d"),
+        "local": Local(lr=0.05, epochs=1, batch=20),
+        "evaluate": Evaluate(every=2, samples=100, statistics_batch=50),
+    }
+    return Experiment(**{**settings, **changes})
+
+
+def same_state(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def told(folder):
+    """What a run directory tells, apart from what depends on the clock."""
+    summary = json.loads(Path(folder, "summary.json").read_text())
+    summary.pop("seconds")
+    return Path(folder, "metrics.jsonl").read_bytes(), summary, Path(folder, "model.safetensors").read_bytes()

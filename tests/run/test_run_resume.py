@@ -1,0 +1,171 @@
+"""Runs that are killed, interrupted or broken go on as if nothing had happened, and lose no whole round."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_cases import small, told
+
+from nestling.errors import NestlingError, TrainingError
+from nestling.local import Local
+from nestling.run import Evaluate, resume, run
+from nestling.run.checkpoint import saved
+from nestling.run.experiment import Silent
+
+
+class Stop(Silent):
+    """Raises after some rounds, or some clients."""
+
+    def __init__(self, rounds=None, jobs=None, problem=KeyboardInterrupt):
+        self.rounds, self.jobs, self.problem = rounds, jobs, problem
+
+    def job(self):
+        if self.jobs is not None:
+            self.jobs -= 1
+            if self.jobs < 0:
+                raise self.problem
+
+    def round(self, told):
+        if self.rounds is not None and told["round"] >= self.rounds:
+            raise self.problem
+
+
+@pytest.mark.parametrize("method", ["fedrolex", "standalone", "lg-fedavg", "fjord"])
+@pytest.mark.parametrize("jobs", [2, 7, 13])
+def test_interrupted_in_the_middle_of_a_round(tmp_path, method, jobs):
+    experiment = small(method=method, rounds=4, checkpoint=3, evaluate=Evaluate(every=2, samples=100))
+    run(experiment, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out=tmp_path / "cut", watcher=Stop(jobs=jobs))
+    done = jobs // 4  # whole rounds of four clients
+    assert [path.name for path in saved(tmp_path / "cut")] == ([f"round-{done:06d}"] if done else [])
+    resume(tmp_path / "cut")
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+
+
+def test_server_momenta_survive(tmp_path):
+    server = type(small().server)(optimizer="fedadam", lr=0.01)
+    experiment = small(rounds=4, server=server)
+    run(experiment, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out=tmp_path / "cut", watcher=Stop(rounds=2))
+    resume(tmp_path / "cut")
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from run_cases import small
+from nestling.run import resume, run
+from pathlib import Path
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    if (folder / "config.toml").exists():
+        resume(folder)
+    else:
+        run(small(method="standalone", rounds=12, checkpoint=2), out=folder)
+"""
+
+
+def test_killed_at_any_moment(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program)]
+    here = str(Path(__file__).parent)
+    subprocess.run([*command, str(tmp_path / "whole"), here], check=True)
+    draw, kills = random.Random(5), 0
+    for _ in range(30):
+        process = subprocess.Popen([*command, str(tmp_path / "cut"), here])
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "cut" / "metrics.jsonl").exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        try:
+            process.wait(draw.uniform(0.0, 0.4))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        if (tmp_path / "cut" / "summary.json").exists():
+            break
+        if kills >= 4:  # enough: let it end
+            subprocess.run([*command, str(tmp_path / "cut"), here], check=True)
+            break
+    assert kills >= 2
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert not list((tmp_path / "cut").glob(".*"))
+
+
+def test_a_loss_that_is_no_number_stops_with_the_last_good_round_saved(tmp_path):
+    wild = small(local=Local(lr=1e30, clip=0.0, epochs=1, batch=20, schedule="constant", warmup=0), rounds=3)
+    with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
+        run(wild, out=tmp_path / "wild")
+    assert saved(tmp_path / "wild") == []
+    with pytest.raises(TrainingError):
+        run(small(rounds=3), out=tmp_path / "late", watcher=Stop(rounds=2, problem=TrainingError("no number")))
+    assert [path.name for path in saved(tmp_path / "late")] == ["round-000002"]
+
+
+def test_a_run_that_is_over_tells_its_result_again(tmp_path):
+    first = run(small(rounds=2), out=tmp_path / "run")
+    before = told(tmp_path / "run")
+    again = resume(tmp_path / "run")
+    assert told(tmp_path / "run") == before
+    assert again.summary["final"] == first.summary["final"]
+
+
+def test_metrics_beyond_the_checkpoint_are_played_again(tmp_path):
+    experiment = small(rounds=4, checkpoint=2)
+    run(experiment, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out=tmp_path / "cut", watcher=Stop(rounds=2))
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "half a li')  # what a kill in the middle of a write leaves
+    resume(tmp_path / "cut")
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+
+
+def test_only_the_last_two_checkpoints_stay(tmp_path):
+    run(small(rounds=5, checkpoint=1), out=tmp_path / "run")
+    assert [path.name for path in saved(tmp_path / "run")] == ["round-000004", "round-000005"]
+
+
+def test_no_run_is_written_over(tmp_path):
+    run(small(rounds=1), out=tmp_path / "run")
+    with pytest.raises(NestlingError, match=r"not empty.*nestling resume"):
+        run(small(rounds=1), out=tmp_path / "run")
+    with pytest.raises(NestlingError, match="is not a run directory"):
+        resume(tmp_path)
+
+
+def test_a_broken_checkpoint_is_named(tmp_path):
+    run(small(rounds=1), out=tmp_path / "run")
+    (saved(tmp_path / "run")[-1] / "figures.json").write_text("{")
+    with pytest.raises(NestlingError, match=r"round-000001 cannot be read"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX limits")
+def test_a_full_disk_loses_no_round(tmp_path):
+    """A limit on file size stands for a disk that is full."""
+    code = (
+        "import resource, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from run_cases import small\n"
+        "from nestling.run import run\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "run(small(rounds=3, checkpoint=1), out=sys.argv[1])\n"
+    )
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), here], check=False, capture_output=True)
+    assert done.returncode != 0
+    assert saved(tmp_path / "run") == []
+    resume(tmp_path / "run")
+    run(small(rounds=3, checkpoint=1), out=tmp_path / "whole")
+    assert told(tmp_path / "run") == told(tmp_path / "whole")

@@ -1,0 +1,308 @@
+"""Rounds end to end: what must be equal is equal to the last bit, and what must be learned is learned."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from run_cases import same_state, small
+from torch import nn
+
+import nestling
+from nestling import extract
+from nestling.data import from_arrays
+from nestling.engines import LocalEngine
+from nestling.errors import NestlingError
+from nestling.local import Local
+from nestling.methods import make, names
+from nestling.run import Data, Evaluate, FleetSettings, Model
+from nestling.run.evaluate import evaluate
+from nestling.run.experiment import run
+from nestling.run.jobs import Train
+from nestling.run.private import Drawer
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
+
+
+def played(experiment, **own):
+    """The setting, and the servers after each round, of an experiment in this process."""
+    made = setting(Blueprint(experiment, **own))
+    engine = LocalEngine(partial(Workshop, made))
+    servers = [Server.start(made, Drawer())]
+    for _ in range(experiment.rounds):
+        servers.append(play(made, servers[-1], engine)[0])
+    return made, servers, engine
+
+
+@pytest.mark.parametrize("method", names())
+def test_every_method_runs_and_tells_the_same_again(method):
+    results = [run(small(method=method, rounds=2, data=CLASSES)) for _ in range(2)]
+    assert same_state(results[0].state, results[1].state)
+    assert json.dumps(results[0].rounds) == json.dumps(results[1].rounds)
+    final = results[0].summary["final"]
+    assert 0 <= final["worst_submodel"] <= final["mean_submodel"] <= 1
+    assert math.isfinite(final["global_loss"])
+
+
+def test_another_seed_is_another_experiment():
+    one, two = (run(small(rounds=1, seed=seed)) for seed in (0, 1))
+    assert not same_state(one.state, two.state)
+    assert one.rounds != two.rounds
+
+
+def test_the_number_of_workers_changes_no_bit():
+    data = replace_data(CLASSES, validation=0.1)
+    results = [run(small(method="fed-dropout", data=data, workers=workers)) for workers in (1, 2, 3)]
+    for result in results[1:]:
+        assert same_state(result.state, results[0].state)
+        assert json.dumps(result.rounds) == json.dumps(results[0].rounds)
+        assert result.summary["local"] == results[0].summary["local"]
+
+
+def replace_data(data, **changes):
+    return Data(**{**{name: getattr(data, name) for name in data.__struct_fields__}, **changes})
+
+
+def test_heterofl_with_everybody_at_level_a_is_fedavg():
+    fleet = FleetSettings(clients=8, per_round=4, levels="a")
+    server = small().server
+    equal = type(server)(weighting="none")
+    one = run(small(method="heterofl", fleet=fleet, data=CLASSES, options={"masked": False}))
+    two = run(small(method="fedavg", fleet=fleet, data=CLASSES, server=equal))
+    assert same_state(one.state, two.state)
+    assert [told["train_loss"] for told in one.rounds] == [told["train_loss"] for told in two.rounds]
+    assert one.summary["final"]["global_accuracy"] == two.summary["final"]["global_accuracy"]
+
+
+def test_fedrolex_with_step_zero_is_heterofl():
+    one = run(small(method="heterofl", data=CLASSES))
+    two = run(small(method="fedrolex", data=CLASSES, options={"step": 0}))
+    assert same_state(one.state, two.state)
+    assert one.rounds == two.rounds
+    three = run(small(method="fedrolex", data=CLASSES))
+    assert not same_state(one.state, three.state)
+
+
+def test_fedrolex_covers_every_unit_alike_over_a_period():
+    everybody = FleetSettings(clients=4, per_round=4, levels="b-d")
+    experiment = small(
+        method="fedrolex",
+        rounds=16,  # every axis has 8 or 16 units
+        fleet=everybody,
+        local=Local(lr=0.01, epochs=1, batch=200),
+        evaluate=Evaluate(every=16, submodels=False),
+    )
+    coverage = run(experiment).summary["coverage"]
+    assert all(len(set(counts)) == 1 for counts in coverage.values()), coverage
+    nested = run(small(rounds=1, fleet=everybody)).summary["coverage"]
+    assert all(counts == sorted(counts, reverse=True) and counts[0] > counts[-1] for counts in nested.values())
+
+
+def test_a_round_is_the_mean_of_what_clients_make_of_their_slices():
+    """Against the round written out by hand: extract, train, merge with plain tensors."""
+    experiment = small(rounds=1, data=CLASSES)
+    made, (before, after), _ = played(experiment)
+    workshop = Workshop(made)
+    total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
+    weight = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
+    for client in made.sample(1):
+        ratio = made.level(client, 1).ratio
+        plan = nestling.plan(made.axes, ratio)
+        update = workshop(Train(client, 1, ratio, plan, extract(made.axes, plan, before.state), 0.05))
+        for name, tensor in update.state.items():
+            where = tuple(slice(0, n) for n in tensor.shape)
+            labels = made.partition.labels[client]
+            part = tensor[labels] if name.startswith("head.") else tensor
+            where = (labels, *where[1:]) if name.startswith("head.") else where
+            total[name][where] += part.double()
+            weight[name][where] += 1
+    for name in made.parameters:
+        wanted = torch.where(weight[name] > 0, total[name] / weight[name], before.state[name].double())
+        torch.testing.assert_close(after.state[name].double(), wanted, rtol=1e-6, atol=1e-7)
+        held = weight[name] == 0
+        assert torch.equal(after.state[name][held], before.state[name][held])
+    assert bool((weight["head.bias"] == 0).any()) or len(set(map(int, torch.cat(made.partition.labels)))) == 10
+
+
+def test_rounds_leave_the_server_they_began_with_alone():
+    made, servers, engine = played(small(rounds=1, method="standalone"))
+    first = servers[0]
+    kept = {name: tensor.clone() for name, tensor in first.state.items()}
+    play(made, first, engine)
+    assert same_state(first.state, kept)
+    assert first.round == 0
+    assert first.private.clients() == []
+    assert first.counts["bytes_up"] == 0
+    assert all(int(counts.sum()) == 0 for counts in first.coverage.values())
+
+
+def test_evaluation_is_what_a_plain_loop_would_find():
+    """Batch norms with statistics over all batches of all clients, computed by PyTorch's cumulative average."""
+    made, servers, engine = played(small(rounds=1))
+    figures, local = evaluate(made, servers[-1], engine)
+    net = made.model.double()
+    net.load_state_dict({name: tensor.double() for name, tensor in servers[-1].state.items()})
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None
+    net.train()
+    with torch.no_grad():
+        for samples in made.partition.train:
+            for chosen in samples.split(50):
+                net(made.dataset.ready(made.dataset.inputs[chosen]).double())
+        net.eval()
+        logits = net(made.dataset.ready(made.dataset.test_inputs[:100]).double())
+    targets = made.dataset.test_targets[:100]
+    assert figures["global_accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item(), abs=0.011)
+    assert figures["global_loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-3)
+    shares = [share[share < 100] for share in made.partition.test]
+    hits = sum(int((logits[share].argmax(1) == targets[share]).sum()) for share in shares)
+    assert figures["local_accuracy"] == pytest.approx(hits / sum(map(len, shares)), abs=0.011)
+    assert set(local) == {str(client) for client, share in enumerate(shares) if len(share)}
+    assert figures["submodels"]["a"]["accuracy"] == figures["global_accuracy"]
+
+
+def test_local_accuracy_chooses_among_the_clients_own_classes():
+    result = run(small(data=CLASSES, rounds=1, local=Local(lr=1e-6, epochs=1, batch=50)))
+    final = result.summary["final"]
+    assert final["local_accuracy"] > 0.2 > final["global_accuracy"]  # guessing one of 3 against one of 10
+
+
+def test_bytes_are_those_of_the_parameters():
+    made, servers, _ = played(small(rounds=1))
+    wanted = 0
+    for client in made.sample(1):
+        plan = nestling.plan(made.axes, made.level(client, 1).ratio)
+        sub = nestling.submodel(made.model, made.axes, plan)
+        wanted += sum(parameter.nbytes for parameter in sub.parameters())
+    assert servers[-1].counts["bytes_up"] == servers[-1].counts["bytes_down"] == wanted
+
+
+def test_standalone_shares_nothing_and_lg_fedavg_a_little():
+    made, servers, _ = played(small(method="standalone", rounds=2))
+    assert same_state(servers[0].state, servers[-1].state)
+    assert servers[-1].counts["bytes_up"] == 0
+    assert servers[-1].private.clients() == sorted({*made.sample(1), *made.sample(2)})
+    made, servers, _ = played(small(method="lg-fedavg", rounds=1))
+    changed = {name for name in servers[0].state if not torch.equal(servers[0].state[name], servers[-1].state[name])}
+    assert changed == set(made.axes.dims) - made.private - made.statistics
+    assert {name.rpartition(".")[0] for name in changed} == {"blocks.3.conv", "head"}
+
+
+def test_a_client_finds_again_what_it_keeps_to_itself():
+    everybody = FleetSettings(clients=3, per_round=3, levels="a")
+    _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody))
+    first, second = servers[1].private.get(0), servers[2].private.get(0)
+    assert not same_state(first, second)
+    still = Local(lr=0.05, epochs=1, batch=20, weight_decay=0.0, schedule="steps", milestones=(1,), factor=0.0)
+    _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody, local=still))
+    assert same_state(
+        servers[1].private.get(0), servers[2].private.get(0)
+    )  # with a rate of zero, the second round changes nothing
+
+
+@pytest.mark.parametrize("optimizer", ["fedavgm", "fedadam", "fedyogi"])
+def test_server_optimisers_learn_and_leave_alone_what_nobody_held(optimizer):
+    server = type(small().server)(optimizer=optimizer, lr=1.0 if optimizer == "fedavgm" else 0.01)
+    fleet = FleetSettings(clients=8, per_round=4, levels="b")  # the upper half of every axis is never held
+    made, servers, _ = played(small(server=server, fleet=fleet, rounds=2))
+    inside = nestling.plan(made.axes, 0.5)
+    for name in made.parameters:
+        old, new = servers[0].state[name], servers[-1].state[name]
+        where = tuple(slice(0, n) for n in extract(made.axes, inside, {**servers[0].state})[name].shape)
+        outside = torch.ones_like(old, dtype=torch.bool)
+        outside[where] = False
+        assert torch.equal(old[outside], new[outside])
+        assert not torch.equal(old[~outside], new[~outside])
+
+
+def test_devices_decide_levels_and_the_clock():
+    fleet = FleetSettings(clients=8, per_round=8, levels="a-b-d", devices="phone-low,workstation")
+    slow = run(small(fleet=fleet, rounds=2))
+    assert slow.rounds[-1]["simulated_seconds"] > 0
+    seconds = slow.rounds[0]["simulated_seconds"] / 2
+    late = FleetSettings(clients=8, per_round=8, levels="a-b-d", devices="phone-low,workstation", deadline=seconds)
+    quick = run(small(fleet=late, rounds=2))
+    assert quick.rounds[-1]["dropped"] > slow.rounds[-1]["dropped"]
+    assert quick.rounds[-1]["simulated_seconds"] < slow.rounds[-1]["simulated_seconds"]
+
+
+def test_a_users_own_model_data_and_method():
+    torch.manual_seed(0)
+    x = torch.randn(200, 6)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    data = from_arrays(x, y, test=(x[:50], y[:50]))
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    method = replace(make("heterofl"), name="mine", weighting="width")
+    experiment = small(data=Data(), local=Local(lr=0.1, epochs=5), rounds=5)
+    result = nestling.run(experiment, model=net, dataset=data, method=method)
+    assert result.summary["final"]["global_accuracy"] > 0.75
+    assert set(result.state) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert result.summary["method"] == "mine"
+
+
+def test_validation_chooses_the_best_round():
+    data = Data(name="digits", samples=400, validation=0.25)
+    result = run(small(data=data, rounds=6, evaluate=Evaluate(every=1, samples=100)))
+    made = result.setting
+    assert len(made.validation) == 100
+    held = set(made.validation.tolist())
+    assert not held & {sample for share in made.partition.train for sample in share.tolist()}
+    told = [(row["evaluation"]["validation_accuracy"], row["round"]) for row in result.rounds]
+    best = max(told, key=lambda pair: (pair[0], -pair[1]))
+    assert result.summary["best"]["round"] == best[1]
+
+
+def test_methods_learn():
+    """Mixed levels against everybody training the smallest, on digits."""
+    sizes = {"fleet": FleetSettings(clients=10, per_round=5, levels="a-b-c-d-e"), "rounds": 8}
+    common = {**sizes, "data": Data(name="digits"), "local": Local(lr=0.05, epochs=2, batch=20)}
+    common["evaluate"] = Evaluate(every=8, statistics_batch=100)
+    wide = {"name": "cnn", "options": {"widths": [32, 32, 64, 64]}}
+    smallest = run(small(method="fedavg", **common, model=Model(**wide, width=1 / 16)))
+    assert smallest.summary["final"]["global_accuracy"] < 0.75
+    for method in ("heterofl", "fedrolex", "fed-dropout", "fjord"):
+        result = run(small(method=method, **common, model=Model(**wide)))
+        assert result.summary["final"]["global_accuracy"] > 0.85, method
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["data.partition=classes", "data.classes_per_client=11"], "class"),
+        (["fleet.clients=500"], "client"),
+        (["fleet.per_round=50"], "50 clients cannot take part"),
+        (["data.partition=classes"], "classes_per_client"),
+        (["local.lr=-1"], "local.lr must be above 0"),
+        (["local.batch=0"], "local.batch must be above 0"),
+        (["rounds=0"], "the setting rounds cannot be 0"),
+        (["method=heterofll"], "did you mean 'heterofl'"),
+        (["model.name=cnm"], "did you mean 'cnn'"),
+        (["data.name=digit"], "did you mean 'digits'"),
+        (["fleet.levels=a-f"], "'f'"),
+        (["fleet.levles=a"], "did you mean 'levels'"),
+        (["local.momentum=fast"], "local.momentum"),
+        (["options.spet=1"], "no option 'spet'"),
+        (["options.scaler=3"], "scaler"),
+        (["server.optimizer=adam"], "server.optimizer"),
+        (["fleet.deadline=3"], "fleet.deadline needs fleet.devices"),
+        (["rounds"], "key=value"),
+        (["data.samples=100000"], "data.samples"),
+        (["data.alpha=-1"], "data.alpha"),
+        (["data.augment=flip"], "data.augment"),
+        (["model.options.depth=3"], "depth"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(changes, words):
+    with pytest.raises(NestlingError) as caught:
+        run(small().with_settings(changes))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
