@@ -80,10 +80,11 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
         except ImportError:
             raise NestlingError("--tensorboard needs TensorBoard: pip install 'nestling[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder))
+        self._make = lambda: SummaryWriter(str(folder))
 
     def start(self, made: Setting, server: Server) -> None:
-        """Nothing to write yet."""
+        """Begin to write, now that the run has its directory."""
+        self._writer = self._make()
 
     def job(self) -> None:
         """Clients are not written one by one."""

@@ -7,6 +7,7 @@ sample predicted among the classes that its client holds, averaged over samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from nestling.cut import Plan, extract
 from nestling.engines import Engine
-from nestling.errors import RunError
+from nestling.errors import RunError, TrainingError
 from nestling.local.norms import averaged
 from nestling.run.jobs import Gather, State, Test, TestOwn
 from nestling.run.replies import replies
@@ -38,7 +39,11 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     states = _ready(setting, server, engine, [whole, *plans.values()])
     logits = _logits(setting, engine, states, "test")
     targets = setting.dataset.test_targets[: len(logits[whole])]
-    figures: dict[str, Any] = _told(logits[whole], targets, "global_")
+    figures = _told(logits[whole], targets, "global_")
+    if figures["global_loss"] is None:
+        raise TrainingError(
+            f"round {server.round}: the loss on the test set is no longer a number: try a smaller local.lr"
+        )
     named = {name: plans.get(name, whole) for name in setting.levels}
     figures["submodels"] = {name: _told(logits[plan], targets) for name, plan in named.items()}
     _spread(figures)
@@ -113,10 +118,12 @@ def _all(engine: Engine, setting: Setting, jobs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _told(logits: Tensor, targets: Tensor, prefix: str = "") -> dict[str, float]:
+def _told(logits: Tensor, targets: Tensor, prefix: str = "") -> dict[str, Any]:
+    """Accuracy and loss; a loss that is no number is told as None."""
+    loss = F.cross_entropy(logits.double(), targets).item()
     return {
         f"{prefix}accuracy": (logits.argmax(-1) == targets).double().mean().item(),
-        f"{prefix}loss": F.cross_entropy(logits.double(), targets).item(),
+        f"{prefix}loss": loss if math.isfinite(loss) else None,
     }
 
 
@@ -154,7 +161,7 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     logits = dict(zip([job.client for job in jobs], _all(engine, setting, jobs), strict=True))
     targets = setting.dataset.test_targets[: len(next(iter(logits.values())))]
     told = {client: _told(said, targets) for client, said in logits.items()}
-    by_level: dict[str, list[dict[str, float]]] = {}
+    by_level: dict[str, list[dict[str, Any]]] = {}
     for job, name in zip(jobs, ratios, strict=True):
         by_level.setdefault(name if setting.method.sized else "full", []).append(told[job.client])
     figures: dict[str, Any] = {
@@ -170,5 +177,6 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     return figures, local
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
