@@ -38,6 +38,7 @@ class Bar:
         self._task = self._progress.add_task(label, total=None, figures="starting")
         self._clients = 0
         self._figures = ""
+        self._accuracy = ""
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -57,6 +58,10 @@ class Bar:
         self._clients += 1
         self._progress.update(self._task, figures=f"{self._figures} · client {self._clients}".lstrip(" ·"))
 
+    def testing(self) -> None:
+        """Say that clients are done and models are tested."""
+        self._progress.update(self._task, figures=f"{self._figures} · testing".lstrip(" ·"))
+
     def round(self, told: dict[str, Any]) -> None:
         """Show the figures of a round."""
         self._clients = 0
@@ -66,7 +71,7 @@ class Bar:
         accuracy = told.get("evaluation", {}).get("global_accuracy")
         if accuracy is not None:
             self._accuracy = f"accuracy {accuracy:.1%}"
-        parts.append(getattr(self, "_accuracy", ""))
+        parts.append(self._accuracy)
         parts.append(f"{human(told['bytes_down'] + told['bytes_up'], 1024)} sent")
         self._figures = " · ".join(filter(None, parts))
         self._progress.update(self._task, completed=told["round"], figures=self._figures)
@@ -88,6 +93,9 @@ class TensorBoard:
 
     def job(self) -> None:
         """Clients are not written one by one."""
+
+    def testing(self) -> None:
+        """Nothing to write yet."""
 
     def round(self, told: dict[str, Any]) -> None:
         """Write the figures of a round."""
@@ -111,6 +119,11 @@ class Several:
         """Pass on."""
         for watcher in self._watchers:
             watcher.job()
+
+    def testing(self) -> None:
+        """Pass on."""
+        for watcher in self._watchers:
+            watcher.testing()
 
     def round(self, told: dict[str, Any]) -> None:
         """Pass on."""

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum, factors
@@ -156,21 +157,29 @@ class Cut:
         big.view(-1).index_add_(0, rows, big.new_full((1,), weight).expand(len(rows)))
 
 
-def rows_of(cut: Cut, start: int = 0) -> np.ndarray:
-    """Return the rows of `cut.width` values that a cut keeps of its big tensor, counted from `start`.
+def places_of(cut: Cut) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of `cut.width` values that a cut keeps of its big tensor, as all sums of two lists.
 
     >>> dims = Dims([Leaf("out", 2), Leaf("in", 4), Fixed(9)])
-    >>> rows_of(cut(dims, lambda leaf: {"out": ((0, 2),), "in": ((1, 2),)}[leaf.name]))
-    array([1, 5])
+    >>> places_of(cut(dims, lambda leaf: {"out": ((0, 2),), "in": ((1, 2),)}[leaf.name]))
+    (array([0, 4]), array([1]))
     """
-    rows = np.full(1, start)
     stride = math.prod(cut.view) // cut.width
+    factors = []
     for size, runs in zip(cut.view, cut.runs, strict=True):
         if stride == 1:
             break
         stride //= size
-        rows = np.add.outer(rows, indices(runs).numpy() * stride).ravel()
-    return rows
+        factors.append(indices(runs).numpy() * stride)
+    outer = np.zeros(1, dtype=np.int64)
+    for factor in factors[:-1]:
+        outer = np.add.outer(outer, factor).ravel()
+    return outer, factors[-1] if factors else np.zeros(1, dtype=np.int64)
+
+
+def rows_of(cut: Cut) -> NDArray[np.int64]:
+    """Return the rows of `cut.width` values that a cut keeps of its big tensor."""
+    return np.add.outer(*places_of(cut)).ravel()
 
 
 @lru_cache(maxsize=1024)

@@ -1,21 +1,19 @@
 """Sums of slices that are all different, in double precision: random sets, and parts of slices.
 
 The tensors of a model lie one after the other in a few pools, as rows of the trailing values that no plan cuts (the
-nine values of a 3×3 kernel, say). A slice is then a list of rows, and one client is a few additions by index, however
-many layers the model has.
+nine values of a 3×3 kernel, say). A slice is then a list of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nestling.cut.slices import Cut, rows_of
+from nestling.cut.scatter import Places, scatter
+from nestling.cut.slices import Cut, places_of
 
-_STRETCH = 1 << 15  # values handled at a time on the way into double precision: they stay in the cache
 _WORTH = 4096  # values in a box for which one operation per box is quicker than rows
 
 
@@ -57,8 +55,7 @@ class Sums:
 
     def add(self, tensors: Mapping[str, Tensor], cuts: Mapping[str, Cut], weight: float) -> None:
         """Add slices, `weight` times, at the places where they were cut."""
-        pieces: dict[_Pool, tuple[list[Tensor], list[np.ndarray]]] = {}
-        known: dict[int, np.ndarray] = {}  # many tensors are cut alike
+        known: dict[int, tuple[Places, Places]] = {}  # many tensors are cut alike
         for name, tensor in tensors.items():
             cut, (pool, start) = cuts[name], self._where[name]
             if self._state[name].dtype == torch.float64:
@@ -67,14 +64,11 @@ class Sums:
             if cut.boxes is not None and tensor.numel() >= _WORTH * len(cut.boxes):
                 cut.add_to(self.total(name), tensor, weight)
                 cut.count(self.weight(name), weight)
-            else:
-                if id(cut) not in known:
-                    known[id(cut)] = rows_of(cut)
-                values, rows = pieces.setdefault(pool, ([], []))
-                values.append(tensor.reshape(-1, cut.width))
-                rows.append(known[id(cut)] + start)
-        for pool, (values, rows) in pieces.items():
-            pool.add(values, np.concatenate(rows), weight)
+                continue
+            if id(cut) not in known:
+                known[id(cut)] = places_of(cut)
+            outer, inner = known[id(cut)]
+            scatter(pool.totals, pool.weights, (outer + start, inner), tensor.reshape(-1, cut.width), weight)
 
     def total(self, name: str) -> Tensor:
         """Return the sum of a tensor, seen by its factors (float64): where it is kept, not a copy."""
@@ -118,21 +112,3 @@ class _Pool:
                 torch.zeros(self.rows, dtype=torch.float64, device=self._device),
             )
         return self._room
-
-    def add(self, values: list[Tensor], rows: np.ndarray, weight: float) -> None:
-        places = torch.from_numpy(rows).to(self._device)
-        self.weights.index_add_(0, places, self.weights.new_full((1,), weight).expand(len(places)))
-        stretch = max(1, _STRETCH // self.width)
-        room = self.totals.new_empty(stretch, self.width)
-        done = filled = 0
-        for value in values:
-            for piece in value.split(stretch):
-                if filled + len(piece) > stretch:
-                    self._flush(places[done : done + filled], room[:filled], weight)
-                    done, filled = done + filled, 0
-                room[filled : filled + len(piece)].copy_(piece)
-                filled += len(piece)
-        self._flush(places[done:], room[:filled], weight)
-
-    def _flush(self, places: Tensor, wide: Tensor, weight: float) -> None:
-        self.totals.index_add_(0, places, wide if weight == 1 else wide.mul_(weight))

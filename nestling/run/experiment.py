@@ -41,6 +41,9 @@ class Watcher(Protocol):
     def job(self) -> None:
         """A client has answered."""
 
+    def testing(self) -> None:
+        """Models are being tested."""
+
     def round(self, told: dict[str, Any]) -> None:
         """A round is over."""
 
@@ -52,6 +55,9 @@ class Silent:
         """Say nothing."""
 
     def job(self) -> None:
+        """Say nothing."""
+
+    def testing(self) -> None:
         """Say nothing."""
 
     def round(self, told: dict[str, Any]) -> None:
@@ -149,6 +155,7 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
         while server.round < experiment.rounds:
             after, told = play(made, server, engine, watcher.job)
             if after.round % experiment.evaluate.every == 0 or after.round == experiment.rounds:
+                watcher.testing()
                 final, local = evaluate(made, after, engine)
                 told["evaluation"] = final
                 if not after.best or score(final) > score(after.best):

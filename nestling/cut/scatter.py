@@ -1,0 +1,82 @@
+"""Adding rows at scattered places, in double precision.
+
+With Numba (the extra ``nestling[fast]``) that is one pass over the values; without it, PyTorch's `index_add_` does the
+same with the same result, bit for bit, at a third of the speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Places = NDArray[np.int64]
+Kernel = Callable[[NDArray[Any], NDArray[Any], Places, Places, NDArray[Any], float], None]
+_STRETCH = 1 << 15  # values handled at a time on the way into double precision: they stay in the cache
+_KERNEL = {torch.float32, torch.float64}
+
+
+def scatter(totals: Tensor, weights: Tensor, places: tuple[Places, Places], values: Tensor, weight: float) -> None:
+    """Add `weight` times rows of values onto rows of `totals`, and `weight` onto their `weights`.
+
+    Parameters
+    ----------
+    totals, weights
+        What is added to: (rows, width) and (rows,), in double precision.
+    places
+        Two lists of numbers, (m,) and (n,): the rows are all their sums, those of the first number first.
+    values
+        The rows to add: (m · n, width).
+    weight
+        How often to add them.
+
+    Examples
+    --------
+    >>> totals, weights = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    >>> scatter(totals, weights, (np.array([0, 2]), np.array([1])), torch.ones(2, 2), 3.0)
+    >>> totals[:, 0], weights
+    (tensor([0., 3., 0., 3.], dtype=torch.float64), tensor([0., 3., 0., 3.], dtype=torch.float64))
+    """
+    kernel = _kernel()
+    if kernel is not None and values.dtype in _KERNEL and values.is_cpu and totals.is_cpu:
+        kernel(totals.numpy(), weights.numpy(), *places, values.contiguous().numpy(), weight)
+        return
+    rows = torch.from_numpy(np.add.outer(*places).ravel()).to(totals.device)
+    weights.index_add_(0, rows, weights.new_full((1,), weight).expand(len(rows)))
+    stretch = max(1, _STRETCH // totals.shape[1])
+    for some, part in zip(rows.split(stretch), values.split(stretch), strict=True):
+        totals.index_add_(0, some, part.to(totals.dtype, copy=True).mul_(weight))
+
+
+@cache
+def _kernel() -> Kernel | None:
+    """The compiled loop, or None where Numba is not there."""
+    try:
+        import numba  # noqa: PLC0415
+    except ImportError:
+        return None
+    compiled: Kernel = numba.njit(cache=True, nogil=True)(_loop)
+    return compiled
+
+
+def _loop(  # noqa: PLR0917 - compiled code takes no keywords
+    totals: NDArray[Any], weights: NDArray[Any], outer: Places, inner: Places, values: NDArray[Any], weight: float
+) -> None:
+    width = totals.shape[1]
+    row = 0
+    for first in outer:
+        for second in inner:
+            place = first + second
+            weights[place] += weight
+            if width == 9:  # a 3×3 kernel: the compiler unrolls a loop whose length it knows
+                for k in range(9):
+                    totals[place, k] += weight * values[row, k]
+            else:
+                for k in range(width):
+                    totals[place, k] += weight * values[row, k]
+            row += 1
