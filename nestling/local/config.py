@@ -21,8 +21,9 @@ class Local(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     epochs, batch
         Passes over the client's samples in one round, and samples in a step.
     schedule
-        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `factor` at every round
-        in `milestones`), or ``"cosine"`` (down to zero at the last round). `warmup` rounds rise to it linearly first.
+        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `factor` after every
+        round in `milestones`), or ``"cosine"`` (down towards zero, which the round after the last would have). In
+        the first `warmup` rounds it rises linearly.
     proximal
         FedProx's μ, on top of any method's own: holds clients near the weights they received.
     """

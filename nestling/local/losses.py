@@ -28,6 +28,6 @@ def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
     """
     if labels is None:
         return logits
-    held = torch.zeros(logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    held[labels] = 1
-    return logits * held
+    absent = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    absent[labels] = False
+    return logits.masked_fill(absent, 0)

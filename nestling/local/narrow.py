@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from torch import Tensor, nn
 
-from nestling.cut import plan, resize
+from nestling.cut import Plan, plan, submodel
 from nestling.cut.extract import cuts
 from nestling.cut.resize import axes_of
 from nestling.errors import PlanError
@@ -13,7 +15,7 @@ from nestling.local.norms import static
 
 
 def narrower(learner: Learner, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return the first units of a client's model as a module without weights, and its weights cut from the client's.
+    """Return the first units of a client's model as a module, and its weights cut from the client's.
 
     Run it with ``torch.func.functional_call(module, weights, inputs)``: gradients reach the client's own weights.
 
@@ -26,11 +28,13 @@ def narrower(learner: Learner, width: float) -> tuple[nn.Module, dict[str, Tenso
     """
     if any(len(runs) != 1 or runs[0][0] for runs in learner.plan.runs.values()):
         raise PlanError("narrower models are cut from plans that keep the first units of every axis only")
-    inside = plan(learner.axes, width)
-    if inside not in learner.scratch:  # building a module takes longer than a step of a small model
+    whole = plan(learner.axes, width)
+    if whole not in learner.scratch:  # building a module takes longer than a step of a small model
         axes = axes_of(learner.axes, learner.plan)
-        small = resize(learner.model, axes, inside)
+        inside = Plan({name: whole.index(name) for name in whole.runs if name in axes.axes})  # dropped blocks have none
+        small = submodel(learner.model, axes, inside)
         static(small)
-        learner.scratch[inside] = small, cuts(axes, inside)
-    small, how = learner.scratch[inside]
-    return small, {name: how[name].take(tensor) for name, tensor in learner.model.named_parameters()}
+        learner.scratch[whole] = small, cuts(axes, inside)
+    small, how = learner.scratch[whole]
+    tensors = chain(learner.model.named_parameters(), learner.model.named_buffers())
+    return small, {name: how[name].take(tensor) for name, tensor in tensors if name in how}

@@ -9,6 +9,7 @@ client tells does not depend on any other, and the server's average over all bat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -45,21 +46,26 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
         norm.train()
         norm.track_running_stats = True
         norm.momentum = 1.0  # the running statistics become those of the last batch, in the variance's unbiased form
-    sums = {
-        f"{name}.{what}": torch.zeros_like(getattr(norm, what), dtype=torch.float64)
-        for name, norm in norms
-        for what in ("running_mean", "running_var")
-    }
+    sums: dict[str, Tensor] = {}
+    uses: dict[str, int] = {}
+
+    def note(name: str, norm: _BatchNorm, *_: object) -> None:
+        for what in ("running_mean", "running_var"):
+            value = getattr(norm, what).to(torch.float64, copy=True)  # the next batch writes over it
+            sums[f"{name}.{what}"] = sums[f"{name}.{what}"] + value if f"{name}.{what}" in sums else value
+            uses[f"{name}.{what}"] = uses.get(f"{name}.{what}", 0) + 1
+
+    hooks = [norm.register_forward_hook(partial(note, name)) for name, norm in norms]
     count = 0
-    for batch in batches:
-        model(batch)
-        count += 1
-        for name, norm in norms:
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            sums[f"{name}.running_mean"] += norm.running_mean
-            sums[f"{name}.running_var"] += norm.running_var
-    return sums, count
+    try:
+        for batch in batches:
+            model(batch)
+            count += 1
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # a norm that is used twice in a forward tells the mean of both uses
+    return {name: value * count / uses[name] for name, value in sums.items()}, count
 
 
 def averaged(parts: Iterable[tuple[Mapping[str, Tensor], int]]) -> dict[str, Tensor]:

@@ -2,7 +2,8 @@
 
 A layer with fewer inputs gives smaller sums, in proportion to its rate; dividing makes activations of all levels alike,
 and is left out when testing. The paper puts it between each layer and its norm. Dividing where a layer gives its
-output is the same: between two norms a residual stream is only added up.
+output is the same: between two norms a residual stream is only added up. Layers here are linear, convolutional and
+embedding ones; recurrent layers and `nn.MultiheadAttention`, which the paper does not use, are left as they are.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def train(
             seen += len(targets)
             total += value.detach() * len(targets)
             correct += (logits.detach().argmax(-1) == targets).sum()
-    if not torch.isfinite(total):
+    norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
+    if not (torch.isfinite(total) and torch.isfinite(norms).all()):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
     return Progress(seen, total.item(), correct.item())
 

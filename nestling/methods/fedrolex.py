@@ -7,6 +7,8 @@ Departures
 - One window per axis: layers that are added to each other (residual streams) always roll together, and in attention the
   window rolls inside every head. The authors' code mixes heads.
 - Every coordinate is the mean of its clients; the authors' code weights norms and linear layers by client order.
+- Over a period all units are trained alike with step 1; with other steps only where the step shares no factor with the
+  axis's size (or one that divides the window).
 - Testing uses statistics of the clients (see nestling.local.norms), not those of test batches.
 """
 
@@ -17,7 +19,7 @@ from functools import partial
 from typing import Literal
 
 from nestling.cut import Plan, plan
-from nestling.errors import NestlingError
+from nestling.errors import MethodError
 from nestling.methods.heterofl import heterofl
 from nestling.methods.method import Method, Turn
 
@@ -39,5 +41,5 @@ def fedrolex(
     {'step': 2}
     """
     if step < 0:
-        raise NestlingError(f"fedrolex's window moves by 0 or more units a round, not {step}")
+        raise MethodError(f"fedrolex's window moves by 0 or more units a round, not {step}")
     return replace(heterofl(scaler, masked), name="fedrolex", plan=partial(window, step=step), weighting=weighting)

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from nestling.errors import NestlingError
+from nestling.errors import MethodError
 from nestling.local import Learner, cross_entropy
+from nestling.local.losses import masked
 from nestling.local.narrow import narrower
 from nestling.methods.method import Method, prefix
 
@@ -34,7 +35,7 @@ def ordered_dropout(
     if width == learner.ratio:
         return cross_entropy(learner, inputs, targets)
     small, weights = narrower(learner, width)
-    logits = functional_call(small, weights, (inputs,))
+    logits = masked(functional_call(small, weights, (inputs,)), learner.labels)
     if not distill:
         return F.cross_entropy(logits, targets), logits
     hard, teacher = cross_entropy(learner, inputs, targets)
@@ -48,6 +49,6 @@ def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
     'samples'
     """
     if not all(0 < width <= 1 for width in widths):
-        raise NestlingError(f"fjord's widths must be numbers above 0 and at most 1, not {widths!r}")
+        raise MethodError(f"fjord's widths must be numbers above 0 and at most 1, not {widths!r}")
     loss = partial(ordered_dropout, widths=tuple(sorted(widths)), distill=distill)
     return Method("fjord", plan=prefix, loss=loss, weighting="samples")

@@ -4,7 +4,7 @@ Liang et al., Think Locally, Act Globally: Federated Learning with Local and Glo
 
 Departures: the paper's first phase (FedAvg until it converges) is left out; run FedAvg first and start from its model
 to have it. Its test for new clients, an ensemble of all local models, is not built: global accuracy is the mean over
-clients' own models, as in HeteroFL's tables.
+clients' own models, as in HeteroFL's tables. Layers are counted in the order in which the model registers them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from __future__ import annotations
 from functools import partial
 
 from nestling.axes import AxisMap
-from nestling.errors import NestlingError
+from nestling.errors import MethodError
 from nestling.methods.method import Method, everything
 
 
 def all_but_the_last(axes: AxisMap, layers: int) -> frozenset[str]:
-    """The state names of every layer but the last few that have a weight of at least two dims."""
+    """The state names before the last few layers that have a weight of at least two dims."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] for name, dims in axes.dims.items() if len(dims) > 1))
     if layers >= len(modules):
-        raise NestlingError(
+        raise MethodError(
             f"lg-fedavg cannot share {layers} layers of a model that has {len(modules)}: at least one stays private"
         )
-    shared = set(modules[-layers:])
-    return frozenset(name for name in axes.dims if name.rpartition(".")[0] not in shared)
+    names = list(axes.dims)
+    first = next(place for place, name in enumerate(names) if name.rpartition(".")[0] == modules[-layers])
+    shared = set(names[first:])
+    shared |= {axes.tied[name] for name in shared & axes.tied.keys()}  # a tensor with two names is shared under both
+    return frozenset(names) - shared - {name for name, other in axes.tied.items() if other in shared}
 
 
 def lg_fedavg(layers: int = 2, masked: bool = False) -> Method:
@@ -34,7 +37,7 @@ def lg_fedavg(layers: int = 2, masked: bool = False) -> Method:
     'lg-fedavg'
     """
     if layers < 1:
-        raise NestlingError(f"lg-fedavg shares at least 1 layer, not {layers}")
+        raise MethodError(f"lg-fedavg shares at least 1 layer, not {layers}")
     return Method(
         "lg-fedavg",
         plan=everything,

@@ -1,7 +1,7 @@
 """`Method`: a choice of slice per client and round, and the few things beside it in which the papers differ.
 
 A method is a value made of module-level functions. It can be copied with other parts put in
-(``dataclasses.replace(heterofl(), plan=…)``), compared, and sent to workers.
+(``dataclasses.replace(heterofl(), plan=…)``) and sent to workers.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def step(
             else:
                 spread = second - (1 - how.second) * square * torch.sign(second - square)
             spread = torch.where(held, spread, second)
-            direction = moved / (spread.sqrt() + how.tau)
+            size = spread.sqrt() + how.tau
+            direction = torch.where(size > 0, moved / size, 0.0)
             kept[f"{name}/second"] = spread
         kept[f"{name}/first"] = torch.where(held, moved, first)
         new[name] = torch.where(held, old[name] + how.lr * direction, old[name])

@@ -165,14 +165,14 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
             watcher.round(told)
             if folder is not None and server.round % experiment.checkpoint == 0:
                 _save(folder, server, record, time.perf_counter() - began)
+        if not local:  # a run that was over already: its clients' accuracies are not in its record
+            final, local = evaluate(made, server, engine)
     except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
-        engine.close()
         if folder is not None and server.round:
             _save(folder, server, record, time.perf_counter() - began)
         raise
-    if not local:  # a run that was over already: its clients' accuracies are not in its record
-        final, local = evaluate(made, server, engine)
-    engine.close()
+    finally:
+        engine.close()
     told = summary(made, server, final, local, time.perf_counter() - began)
     if folder is not None:
         _save(folder, server, record, time.perf_counter() - began)

@@ -84,7 +84,7 @@ class Setting:
     @cached_property
     def parameters(self) -> frozenset[str]:
         """The names of what is trained; the rest of the state are statistics and counters."""
-        return frozenset(name for name, _ in self.model.named_parameters())
+        return frozenset(name for name, _ in self.model.named_parameters(remove_duplicate=False))
 
     @cached_property
     def private(self) -> frozenset[str]:

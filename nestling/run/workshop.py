@@ -73,6 +73,13 @@ class Workshop:
                 )
             except TrainingError as problem:
                 raise TrainingError(f"round {job.round}, client {job.client}: {problem}") from None
+            except ValueError as problem:
+                if "more than 1 value per channel" not in str(problem):
+                    raise
+                raise TrainingError(
+                    f"client {job.client} has a single sample, of which a norm can tell no variance: "
+                    "set data.minimum=2, or a model.options.norm other than bn"
+                ) from None
         touched = Plan({made.classes: labels}) if masked and made.classes is not None else None
         state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         return Update(job.client, job.plan, touched, state, len(samples), progress)

@@ -4,17 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 REAL = Path(os.environ.get("NESTLING_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -194,7 +194,7 @@ def test_standalone_shares_nothing_and_lg_fedavg_a_little():
     made, servers, _ = played(small(method="lg-fedavg", rounds=1))
     changed = {name for name in servers[0].state if not torch.equal(servers[0].state[name], servers[-1].state[name])}
     assert changed == set(made.axes.dims) - made.private - made.statistics
-    assert {name.rpartition(".")[0] for name in changed} == {"blocks.3.conv", "head"}
+    assert {name.rpartition(".")[0] for name in changed} == {"blocks.3.conv", "blocks.3.norm", "head"}
 
 
 def test_a_client_finds_again_what_it_keeps_to_itself():

@@ -1,4 +1,4 @@
-"""One thread to a process (the models are tiny, the machine is shared) and the same random numbers for every test."""
+"""One thread (the nets are small, the machine is shared) and the same random numbers for every test."""
 
 import pytest
 import torch

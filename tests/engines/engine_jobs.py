@@ -1,0 +1,103 @@
+"""Work for the tests of engines, in a module of its own: workers are other processes and import it."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+
+class Picky(Exception):
+    """An error that pickle writes but cannot read: it is made from two things and keeps one."""
+
+    def __init__(self, what, where):
+        super().__init__(f"{what} in {where}")
+
+
+class Unreadable:
+    """A job that cannot be read where it arrives."""
+
+    def __reduce__(self):
+        return _never, ()
+
+
+def _never():
+    raise ValueError("this job cannot be read")
+
+
+def echo(value):
+    return value
+
+
+def double(tensors):
+    return [tensor * 2 for tensor in tensors]
+
+
+def pid():
+    return os.getpid()
+
+
+def threads():
+    return torch.get_num_threads()
+
+
+def sleep(seconds, value=None):
+    time.sleep(seconds)
+    return value
+
+
+def note(path, value):
+    """Write down that this job was begun, and return the value."""
+    with Path(path).open("a") as file:
+        file.write(f"{value}\n")
+    return value
+
+
+def die(path, times):
+    """Kill the worker the first few times, counted in a file."""
+    note(path, "tried")
+    if len(Path(path).read_text().splitlines()) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def wrong(kind):
+    match kind:
+        case "plain":
+            raise KeyError("no such thing")
+        case "picky":
+            raise Picky("a fault", "here")
+        case "lock":
+            problem = RuntimeError("it holds a lock")
+            problem.lock = threading.Lock()
+            raise problem
+
+
+def unsendable():
+    return threading.Lock()
+
+
+def do(job):
+    what, *arguments = job
+    return globals()[what](*arguments)
+
+
+def make():
+    return do
+
+
+def make_counting():
+    """A worker that remembers how many jobs it has done."""
+    done = []
+
+    def work(job):
+        done.append(job)
+        return len(done)
+
+    return work
+
+
+def make_nothing():
+    raise RuntimeError("the data is not there")

@@ -1,0 +1,58 @@
+"""The masked loss: zero logits of absent classes, and what follows for the last layer."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_cases import inputs_of, learner_of, net_of
+
+from nestling.local import cross_entropy
+from nestling.local.losses import masked
+
+
+@settings(deadline=None, derandomize=True, max_examples=15, database=None)
+@given(st.sets(st.integers(0, 9), min_size=1, max_size=10), st.sampled_from([1.0, 0.5]), st.integers(0, 9))
+def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
+    net, axes = net_of("cnn")
+    labels = torch.tensor(sorted(held))
+    learner = learner_of(net, axes, ratio, labels=labels)
+    inputs = inputs_of("cnn", 6, seed)
+    targets = labels[torch.arange(6) % len(labels)]
+    loss, logits = cross_entropy(learner, inputs, targets)
+    plain = learner.model(inputs)
+    for k in range(10):
+        assert torch.equal(logits[:, k], plain[:, k] if k in held else torch.zeros(6, dtype=torch.float64))
+    # zero, not −∞: an absent class still takes its share exp(0) of the probability
+    among = plain[:, labels].exp().sum(1) + (10 - len(held))
+    expected = (among.log() - plain[torch.arange(6), targets]).mean()
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    absent = torch.tensor([k for k in range(10) if k not in held], dtype=torch.long)
+    head = learner.model.head
+    assert not head.weight.grad[absent].any()
+    assert not head.bias.grad[absent].any()
+    assert head.weight.grad[labels].any(1).all()
+
+
+def test_without_labels_nothing_is_masked():
+    net, axes = net_of("cnn")
+    learner = learner_of(net, axes, 0.5)
+    inputs, targets = inputs_of("cnn"), torch.arange(5)
+    loss, logits = cross_entropy(learner, inputs, targets)
+    assert torch.equal(logits, learner.model(inputs))
+    assert torch.equal(loss, F.cross_entropy(logits, targets))
+    assert masked(logits, None) is logits
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_mask_keeps_the_dtype(dtype):
+    assert masked(torch.ones(2, 3, dtype=dtype), torch.tensor([1])).dtype == dtype
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_absent_classes_are_zero_whatever_the_model_says_of_them(value):
+    logits = torch.tensor([[1.0, value, 3.0]])
+    assert torch.equal(masked(logits, torch.tensor([0, 2])), torch.tensor([[1.0, 0.0, 3.0]]))
