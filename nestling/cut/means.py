@@ -25,24 +25,29 @@ class Mean:
         Where the mean is kept, as `room_for` makes it.
     cuts
         How the tensors were cut.
+    like
+        One of the states: all others have the same dtypes.
     """
 
-    def __init__(self, room: dict[str, Tensor], cuts: Mapping[str, Cut]) -> None:
+    def __init__(self, room: dict[str, Tensor], cuts: Mapping[str, Cut], like: State) -> None:
         self.tensors = room
         self.cuts = cuts
+        self._wider = any(tensor.dtype != like[name].dtype for name, tensor in room.items())
+        fused = {tensor.dtype for tensor in room.values()} in _FUSED
+        self._move = _fused if fused and all(tensor.is_cpu for tensor in room.values()) else torch._foreach_lerp_
         self.bytes = sum(tensor.nbytes for tensor in room.values())
         self.weight = 0.0
 
     def add(self, tensors: list[Tensor], weight: float) -> None:
         """Move the mean by what one more client returned, in the order of `tensors`."""
         mine = list(self.tensors.values())
-        if any(mean.dtype != new.dtype for mean, new in zip(mine, tensors, strict=True)):
+        if self._wider:
             tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
         self.weight += weight
         if self.weight == weight:
             torch._foreach_copy_(mine, tensors)
         else:
-            _move(mine, tensors, weight / self.weight)
+            self._move(mine, tensors, weight / self.weight)  # by exactly zero where they are equal
 
 
 def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:
@@ -55,22 +60,21 @@ def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:
     }
 
 
-def _move(means: list[Tensor], news: list[Tensor], share: float) -> None:
-    """Move means by `share` of the way to new values: by exactly zero where they are equal."""
-    if all(mean.is_cpu for mean in means) and {mean.dtype for mean in means} in _FUSED:
-        # the kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1:
-        # one pass over memory, and quicker than lerp, which weighs two formulas against each other
-        torch._fused_sgd_(
-            means,
-            [new.contiguous() for new in news],
-            [],
-            weight_decay=-1.0,
-            momentum=0.0,
-            lr=-share,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-    else:
-        torch._foreach_lerp_(means, news, share)
+def _fused(means: list[Tensor], news: list[Tensor], share: float) -> None:
+    """Move means by `share` of the way to new values, in one pass over memory.
+
+    The kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1. It is quicker
+    than lerp, which weighs two formulas against each other.
+    """
+    torch._fused_sgd_(
+        means,
+        [new.contiguous() for new in news],
+        [],
+        weight_decay=-1.0,
+        momentum=0.0,
+        lr=-share,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )

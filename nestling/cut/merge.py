@@ -3,8 +3,8 @@
 Clients that hold the same slice are averaged first, as a running mean over contiguous tensors: as fast as copying,
 and exact where nothing was trained (a mean of equal numbers is moved by zero). The means of different slices then
 meet coordinate by coordinate in double precision, each with the weight of its clients. Memory depends on how many
-*different* slices there are, and is bounded: beyond `ROOM` times the model, slices go straight into
-double-precision sums.
+*different* slices there are, and is bounded: when `ROOM` times the model is in use, slices go straight into
+double-precision sums. That costs more: slices that wait are merged tensor by tensor, which the cache likes better.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.axes.dims import leaves, smaller
+from nestling.cut.accept import accept, averaged
 from nestling.cut.extract import State, cuts, fits
 from nestling.cut.means import Mean, room_for
 from nestling.cut.plan import Plan, Runs
@@ -27,7 +28,8 @@ from nestling.cut.sums import Sums
 from nestling.errors import PlanError, StateError, nearest
 
 _T = TypeVar("_T")
-ROOM = 4.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
+ROOM = 5.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
+_SHARE = 3  # a new slice may take a third of the room that is left: many small ones are worth more than one large
 
 
 class Tally:
@@ -73,21 +75,21 @@ class Tally:
         fits(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
-        floats = [name for name, old in self._state.items() if _averaged(old) and name not in tied]
+        floats = [name for name, old in self._state.items() if averaged(old) and name not in tied]
         self._groups = _alike(self._axes, floats)
-        self._counters = {name: None for name, old in self._state.items() if not _averaged(old) and name not in tied}
+        self._counters = {name: None for name, old in self._state.items() if not averaged(old) and name not in tied}
         self._counted: dict[str, Tensor] = {}
         self._room, self._used = ROOM * sum(self._state[name].nbytes for name in floats), 0
         self._spare = {}
         for mean in self._means.values():
             self._spare.setdefault(_shapes(mean.tensors), []).append(mean.tensors)
         self._means.clear()
-        averaged = {name: self._state[name] for name in floats}
-        if _shapes(averaged) == self._kind:
-            self._sums.restart(averaged)
+        kept = {name: self._state[name] for name in floats}
+        if _shapes(kept) == self._kind:
+            self._sums.restart(kept)
         else:
-            self._sums = Sums(averaged, self._whole)
-        self._kind = _shapes(averaged)
+            self._sums = Sums(kept, self._whole)
+        self._kind = _shapes(kept)
         self.clients = 0
 
     @torch.no_grad()
@@ -121,16 +123,18 @@ class Tally:
             raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
         weight = float(weight)
         how = cuts(self._axes, plan)
-        self._check(state, how, trusted)
+        here = accept(self._axes, self._state, state, how, trusted)
         part = {} if touched is None else self._touched(plan, touched)
-        if any(tensor.device != self._state[name].device for name, tensor in state.items()):
+        if not here:
             state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
         state, how = self._by_first_name(state), self._by_first_name(how)
         # all checks are behind us: from here on nothing may fail
-        for name in self._counters:
-            if name in how:
-                best = self._counted.get(name)
-                self._counted[name] = state[name].clone() if best is None else torch.maximum(best, state[name])
+        seen = [name for name in self._counters if name in how]
+        for name in seen:
+            if name not in self._counted:
+                self._counted[name] = state[name].clone()
+        if seen:
+            torch._foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
         rest = [names for names in self._groups if names[0] in how and names not in part]
         if part:
             inside = {name: cut for names, (cut, _) in part.items() for name in names}
@@ -161,28 +165,6 @@ class Tally:
         if gathered is None:
             return torch.zeros(full.shape, dtype=torch.float64)
         return gathered.expand(full.view).reshape(full.shape)
-
-    def _check(self, state: State, how: Mapping[str, Cut], trusted: bool) -> None:
-        for name in state:
-            if name not in how:
-                where = "its plan drops" if name in self._state else "the model does not have"
-                raise StateError(f"the update holds {name!r}, which {where}{nearest(name, how)}")
-        for name, place in how.items():
-            tensor = state.get(name)
-            if tensor is None:
-                if self._axes.tied.get(name) in state:
-                    continue
-                raise StateError(f"the update lacks the tensor {name!r}, which its plan keeps")
-            if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
-                raise StateError(f"{name!r} must be a dense tensor that holds values")
-            if tensor.shape != place.shape:
-                raise StateError(
-                    f"the tensor {name!r} has shape {tuple(tensor.shape)}, but its plan gives it {place.shape}"
-                )
-            if tensor.dtype != self._state[name].dtype:
-                raise StateError(f"the tensor {name!r} is {tensor.dtype}, but the model's is {self._state[name].dtype}")
-            if not trusted and _averaged(tensor) and not _finite(tensor):
-                raise StateError(f"the tensor {name!r} holds values that are not finite")
 
     def _by_first_name(self, items: Mapping[str, _T]) -> Mapping[str, _T]:
         """Tensors with several names are merged under the first, whichever of them the client has."""
@@ -220,11 +202,11 @@ class Tally:
         mean = self._means.get(key)
         if mean is None:
             size = sum(state[name].nbytes for name in names)
-            if self._used + size <= self._room:
+            if _SHARE * size <= self._room - self._used:
                 self._used += size
                 spare = self._spare.get(_shapes(state, names))
                 room = spare.pop() if spare else room_for(names, state)
-                mean = self._means[key] = Mean(room, how)
+                mean = self._means[key] = Mean(room, how, state)
         if mean is not None:
             mean.add([state[name] for name in names], weight)
         else:
@@ -309,15 +291,6 @@ def _shapes(tensors: State, names: Iterable[str] | None = None) -> object:
         (name, tensors[name].shape, tensors[name].dtype, tensors[name].device)
         for name in (tensors if names is None else names)
     )
-
-
-def _averaged(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _finite(tensor: Tensor) -> bool:
-    # a sum is quicker than asking every value; it can only overflow to a false alarm, which the slow way settles
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def _ranks(plan: Plan, both: Mapping[str, Runs], axis: str, count: int) -> Runs:

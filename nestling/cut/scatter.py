@@ -16,24 +16,35 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Places = NDArray[np.int64]
-Kernel = Callable[[NDArray[Any], NDArray[Any], Places, Places, NDArray[Any], float], None]
+Kernel = Callable[[NDArray[Any], NDArray[Any], int, Places, Places, NDArray[Any], float], None]
 _STRETCH = 1 << 15  # values handled at a time on the way into double precision: they stay in the cache
 _KERNEL = {torch.float32, torch.float64}
+_NONE = np.zeros(0)
 
 
-def scatter(totals: Tensor, weights: Tensor, places: tuple[Places, Places], values: Tensor, weight: float) -> None:
+def scatter(
+    totals: Tensor,
+    weights: Tensor | None,
+    places: tuple[Places, Places],
+    values: Tensor,
+    weight: float,
+    *,
+    start: int = 0,
+) -> None:
     """Add `weight` times rows of values onto rows of `totals`, and `weight` onto their `weights`.
 
     Parameters
     ----------
     totals, weights
-        What is added to: (rows, width) and (rows,), in double precision.
+        What is added to: (rows, width) and (rows,), in double precision; no weights where they are not wanted.
     places
         Two lists of numbers, (m,) and (n,): the rows are all their sums, those of the first number first.
     values
-        The rows to add: (m · n, width).
+        The rows to add: m · n · width values, in any shape.
     weight
         How often to add them.
+    start
+        The row from which places are counted.
 
     Examples
     --------
@@ -44,12 +55,14 @@ def scatter(totals: Tensor, weights: Tensor, places: tuple[Places, Places], valu
     """
     kernel = _kernel()
     if kernel is not None and values.dtype in _KERNEL and values.is_cpu and totals.is_cpu:
-        kernel(totals.numpy(), weights.numpy(), *places, values.contiguous().numpy(), weight)
+        counts = _NONE if weights is None else weights.numpy()
+        kernel(totals.numpy(), counts, start, *places, values.contiguous().numpy().reshape(-1), weight)
         return
-    rows = torch.from_numpy(np.add.outer(*places).ravel()).to(totals.device)
-    weights.index_add_(0, rows, weights.new_full((1,), weight).expand(len(rows)))
+    rows = torch.from_numpy(np.add.outer(*places).ravel() + start).to(totals.device)
+    if weights is not None:
+        weights.index_add_(0, rows, weights.new_full((1,), weight).expand(len(rows)))
     stretch = max(1, _STRETCH // totals.shape[1])
-    for some, part in zip(rows.split(stretch), values.split(stretch), strict=True):
+    for some, part in zip(rows.split(stretch), values.reshape(-1, totals.shape[1]).split(stretch), strict=True):
         totals.index_add_(0, some, part.to(totals.dtype, copy=True).mul_(weight))
 
 
@@ -65,18 +78,25 @@ def _kernel() -> Kernel | None:
 
 
 def _loop(  # noqa: PLR0917 - compiled code takes no keywords
-    totals: NDArray[Any], weights: NDArray[Any], outer: Places, inner: Places, values: NDArray[Any], weight: float
+    totals: NDArray[Any],
+    weights: NDArray[Any],
+    start: int,
+    outer: Places,
+    inner: Places,
+    values: NDArray[Any],
+    weight: float,
 ) -> None:
-    width = totals.shape[1]
-    row = 0
+    width, counted = totals.shape[1], len(weights) > 0
+    at = 0
     for first in outer:
         for second in inner:
-            place = first + second
-            weights[place] += weight
+            place = start + first + second
+            if counted:
+                weights[place] += weight
             if width == 9:  # a 3×3 kernel: the compiler unrolls a loop whose length it knows
                 for k in range(9):
-                    totals[place, k] += weight * values[row, k]
+                    totals[place, k] += weight * values[at + k]
             else:
                 for k in range(width):
-                    totals[place, k] += weight * values[row, k]
-            row += 1
+                    totals[place, k] += weight * values[at + k]
+            at += width

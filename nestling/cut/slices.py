@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum, factors
 from nestling.cut.plan import Runs
+from nestling.cut.scatter import scatter
 
 Kept = Callable[[Leaf], Runs]
 Box = tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]  # (factor, start, length) big, small
@@ -104,9 +105,7 @@ class Cut:
             for target, source in self.boxes:
                 narrow(big, target).add_(narrow(small, source), alpha=weight)
             return
-        rows = torch.from_numpy(rows_of(self)).to(big.device)
-        values = small.reshape(-1, self.width).to(big.dtype, copy=True)
-        big.view(-1, self.width).index_add_(0, rows, values.mul_(weight))
+        scatter(big.view(-1, self.width), None, places_of(self), small, weight)
 
     def inside(self, other: Cut) -> bool:
         """Whether every place of this cut is one of `other`, a cut of the same tensor."""
@@ -153,7 +152,7 @@ class Cut:
             for target, _ in self.boxes:
                 narrow(big, target).add_(weight)
             return
-        rows = torch.from_numpy(rows_of(self)).to(big.device)
+        rows = torch.from_numpy(np.add.outer(*places_of(self)).ravel()).to(big.device)
         big.view(-1).index_add_(0, rows, big.new_full((1,), weight).expand(len(rows)))
 
 
@@ -175,11 +174,6 @@ def places_of(cut: Cut) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     for factor in factors[:-1]:
         outer = np.add.outer(outer, factor).ravel()
     return outer, factors[-1] if factors else np.zeros(1, dtype=np.int64)
-
-
-def rows_of(cut: Cut) -> NDArray[np.int64]:
-    """Return the rows of `cut.width` values that a cut keeps of its big tensor."""
-    return np.add.outer(*places_of(cut)).ravel()
 
 
 @lru_cache(maxsize=1024)

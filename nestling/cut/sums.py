@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nestling.cut.scatter import Places, scatter
 from nestling.cut.slices import Cut, places_of
 
-_WORTH = 4096  # values in a box for which one operation per box is quicker than rows
+_WORTH = 4096  # values for which an operation of their own is worth its call
+_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Sums:
@@ -56,31 +58,40 @@ class Sums:
     def add(self, tensors: Mapping[str, Tensor], cuts: Mapping[str, Cut], weight: float) -> None:
         """Add slices, `weight` times, at the places where they were cut."""
         known: dict[int, tuple[Places, Places]] = {}  # many tensors are cut alike
+        small: dict[_Pool, tuple[list[Tensor], list[Places]]] = {}
         for name, tensor in tensors.items():
             cut, (pool, start) = cuts[name], self._where[name]
             if self._state[name].dtype == torch.float64:
                 tensor = tensor - cut.take(self._state[name])  # noqa: PLW2901 - sums are of changes: see above
             self._used.add(name)
-            if cut.boxes is not None and tensor.numel() >= _WORTH * len(cut.boxes):
+            size = tensor.numel()
+            if size >= _WORTH and cut.boxes is not None and size >= _WORTH * len(cut.boxes):
                 cut.add_to(self.total(name), tensor, weight)
                 cut.count(self.weight(name), weight)
                 continue
             if id(cut) not in known:
                 known[id(cut)] = places_of(cut)
-            outer, inner = known[id(cut)]
-            scatter(pool.totals, pool.weights, (outer + start, inner), tensor.reshape(-1, cut.width), weight)
+            if size >= _WORTH:
+                scatter(*pool.room, known[id(cut)], tensor, weight, start=start)
+            else:
+                outer, inner = known[id(cut)]
+                values, rows = small.setdefault(pool, ([], []))
+                values.append(tensor.reshape(-1))
+                rows.append(np.add.outer(outer + start, inner).ravel())
+        for pool, (values, rows) in small.items():  # together: a call for each would take longer than the sum
+            scatter(*pool.room, (np.concatenate(rows), _FIRST), torch.cat(values), weight)
 
     def total(self, name: str) -> Tensor:
         """Return the sum of a tensor, seen by its factors (float64): where it is kept, not a copy."""
         pool, start = self._where[name]
         view = self._whole[name].view
-        return pool.totals[start : start + self._state[name].numel() // pool.width].view(view)
+        return pool.room[0][start : start + self._state[name].numel() // pool.width].view(view)
 
     def weight(self, name: str) -> Tensor:
         """Return the weights of a tensor's rows, shaped as `Cut.blank` (float64): where they are kept, not a copy."""
         pool, start = self._where[name]
         shape = self._whole[name].blank_shape
-        return pool.weights[start : start + self._state[name].numel() // pool.width].view(shape)
+        return pool.room[1][start : start + self._state[name].numel() // pool.width].view(shape)
 
 
 class _Pool:
@@ -98,14 +109,8 @@ class _Pool:
             tensor.zero_()
 
     @property
-    def totals(self) -> Tensor:
-        return self._rooms()[0]
-
-    @property
-    def weights(self) -> Tensor:
-        return self._rooms()[1]
-
-    def _rooms(self) -> tuple[Tensor, Tensor]:
+    def room(self) -> tuple[Tensor, Tensor]:
+        """Totals, (rows, width), and weights, (rows,)."""
         if self._room is None:  # fleets whose slices nest need none of it
             self._room = (
                 torch.zeros(self.rows, self.width, dtype=self._dtype, device=self._device),
