@@ -32,6 +32,8 @@ class Learner:
         Its own random numbers of this round, for losses that draw something.
     levels
         The widths of all levels of the fleet, increasing.
+    round
+        The round, counted from 1.
     scratch
         What a loss wants to find again at the next batch; it lives as long as the model.
     """
@@ -43,4 +45,5 @@ class Learner:
     labels: Tensor | None
     draw: np.random.Generator
     levels: tuple[float, ...] = ()
+    round: int = 1
     scratch: dict[Any, Any] = field(default_factory=dict)

@@ -6,9 +6,11 @@ A method is a value made of module-level functions. It can be copied with other 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan, plan
@@ -23,8 +25,10 @@ class Turn:
     ----------
     axes
         The axes of the whole model.
+    parameters
+        The names of its parameters; the other names in `axes.dims` are buffers.
     ratio
-        The width that the client can carry, in (0, 1].
+        The level that the client can carry, in (0, 1]: of the width, or of whatever the method scales.
     round
         The round, counted from 1.
     client
@@ -34,6 +38,7 @@ class Turn:
     """
 
     axes: AxisMap
+    parameters: frozenset[str]
     ratio: float
     round: int
     client: int
@@ -50,14 +55,19 @@ def prefix(turn: Turn) -> Plan:
     return plan(turn.axes, turn.ratio)
 
 
-def prefix_of(axes: AxisMap, ratio: float) -> Plan:
-    """The sub-model of a level that is tested and handed out: the first units of every axis."""
-    return plan(axes, ratio)
-
-
 def nothing(axes: AxisMap) -> frozenset[str]:
-    """Every tensor is shared."""
+    """No tensor at all."""
     return frozenset()
+
+
+def the_logits(output: Tensor) -> Tensor:
+    """The model returns logits and nothing else."""
+    return output
+
+
+def as_they_are(axes: AxisMap, plan: Plan) -> dict[str, float]:
+    """Nothing of a sub-model starts at another value than the whole model's."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -72,12 +82,23 @@ class Method:
         The slice that a client gets for its turn.
     loss
         What a client minimises.
+    predict
+        The logits, (samples, classes), in what the model returns: for models that return more than that.
     deploy
-        The sub-model of a level, for testing and for devices: (axes, ratio) → plan.
+        The sub-model of a level, for testing and for devices; the round and client of its turn mean nothing.
     sized
         Whether clients of different levels get different slices; if not, only the whole model is tested.
     private
         The state names that every client keeps to itself: they start as everybody's and are never merged.
+    inconsistent
+        The state names that every sub-model (every key of a plan) has for itself: they are averaged among the clients
+        that trained it, and never meet those of other sub-models (NeFL).
+    begin
+        Where a sub-model's own tensors start at other values than the whole model's: (axes, plan) → name → value.
+    frozen
+        The names of parameters that are not trained.
+    static
+        Whether norms keep no running statistics while training, and statistics are asked for before tests.
     scaler
         Whether hidden layers divide their outputs by the ratio while training (HeteroFL).
     masked
@@ -91,9 +112,14 @@ class Method:
     name: str
     plan: Callable[[Turn], Plan] = prefix
     loss: Loss = cross_entropy
-    deploy: Callable[[AxisMap, float], Plan] = prefix_of
+    predict: Callable[[Any], Tensor] = the_logits
+    deploy: Callable[[Turn], Plan] = prefix
     sized: bool = True
     private: Callable[[AxisMap], frozenset[str]] = nothing
+    inconsistent: Callable[[AxisMap], frozenset[str]] = nothing
+    begin: Callable[[AxisMap, Plan], Mapping[str, float]] = as_they_are
+    frozen: Callable[[AxisMap], frozenset[str]] = nothing
+    static: bool = True
     scaler: bool = False
     masked: bool = False
     weighting: Literal["none", "samples", "width"] = "none"

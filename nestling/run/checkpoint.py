@@ -45,7 +45,8 @@ def write(folder: Path, server: Server) -> None:
     draft = place / f".{name}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    groups = {"state": server.state, "memory": server.memory, "coverage": server.coverage}
+    own = {f"{key}/{name}": tensor for key, held in server.submodels.items() for name, tensor in held.items()}
+    groups = {"state": server.state, "memory": server.memory, "coverage": server.coverage, "submodels": own}
     for group, tensors in groups.items():
         write_whole(draft / f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
     figures = _Figures(_FORMAT, server.round, server.counts, server.best, server.private.index)
@@ -73,19 +74,24 @@ def read(folder: Path, setting: Setting) -> Server | None:
         figures = msgspec.json.decode((place / "figures.json").read_bytes(), type=_Figures)
         groups = {
             group: safetensors.torch.load_file(place / f"{group}.safetensors")
-            for group in ("state", "memory", "coverage")
+            for group in ("state", "memory", "coverage", "submodels")
         }
     except (OSError, msgspec.DecodeError, safetensors.SafetensorError) as problem:
         raise RunError(f"the checkpoint {place} cannot be read: {str(problem).splitlines()[0]}") from None
     if figures.format != _FORMAT:
         raise RunError(f"the checkpoint {place} is of another kind ({figures.format!r}, not {_FORMAT!r})")
     state = {name: groups["state"][setting.axes.tied.get(name, name)] for name in setting.axes.dims}
+    submodels: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in groups["submodels"].items():
+        key, _, inside = name.partition("/")
+        submodels.setdefault(key, {})[inside] = tensor
     drawer = Drawer(folder / "private", figures.private)
     drawer.tidy()
     return Server(
         round=figures.round,
         state=state,
         memory=groups["memory"],
+        submodels=submodels,
         private=drawer,
         coverage=groups["coverage"],
         counts={name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nestling.cut import Plan, extract
+from nestling.cut import Plan
 from nestling.engines import Engine
 from nestling.errors import RunError, TrainingError
 from nestling.local.norms import averaged
@@ -33,7 +33,7 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     """Test the server's model; return the figures, and the local accuracy of every client."""
     if setting.private:
         return _own_models(setting, server, engine)
-    plans = {name: setting.method.deploy(setting.axes, ratio) for name, ratio in setting.levels.items()}
+    plans = {name: setting.submodel(ratio) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = Plan(key="full")
     states = _ready(setting, server, engine, [whole, *plans.values()])
@@ -63,7 +63,7 @@ def score(figures: Mapping[str, Any]) -> float:
 
 def _ready(setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan]) -> dict[Plan, State]:
     """The sub-models of some plans, with statistics of their norms asked for from clients."""
-    states = {plan: extract(setting.axes, plan, server.state) for plan in dict.fromkeys(plans)}
+    states = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans)}
     if not setting.statistics:
         return states
     asked, batch = _asked(setting, server.round), _batch(setting)
@@ -155,7 +155,7 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     for client in server.private.clients():
         level = setting.level(client, server.round)
         plan = setting.method.plan(setting.turn(client, level.ratio, server.round))
-        state = extract(setting.axes, plan, server.state) | server.private.get(client)
+        state = server.slice(setting, plan) | server.private.get(client)
         jobs.append(TestOwn(client, plan, state, _batch(setting)))
         ratios.append(level.name)
     logits = dict(zip([job.client for job in jobs], _all(engine, setting, jobs), strict=True))

@@ -74,7 +74,7 @@ def summary(
     experiment = setting.experiment
     levels = {}
     for name, ratio in setting.levels.items():
-        cost = setting.cost(setting.method.deploy(setting.axes, ratio))
+        cost = setting.cost(setting.submodel(ratio))
         macs = cost.macs // experiment.local.batch
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
     return {
@@ -136,5 +136,10 @@ def _written(value: Any) -> str:
 
 
 def write_models(folder: Path, setting: Setting, server: Server) -> None:
-    """Write the global model, to be loaded by `nestling.cut.wire.load` or anything that reads safetensors."""
-    save(folder / "model.safetensors", server.state, Plan(key="full"))
+    """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
+    save(folder / "model.safetensors", server.slice(setting, Plan(key="full")), Plan(key="full"))
+    if setting.inconsistent:
+        (folder / "submodels").mkdir(exist_ok=True)
+        for ratio in setting.levels.values():
+            plan = setting.submodel(ratio)
+            save(folder / "submodels" / f"{plan.key}.safetensors", server.own(setting, plan), plan)

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from nestling.cut import Plan, extract
+from nestling.cut import Plan
 from nestling.engines import Engine
 from nestling.errors import RunError
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
 from nestling.run.jobs import State, Train, Update
+from nestling.run.owns import Owns
 from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
@@ -35,7 +36,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.method.plan(setting.turn(client, levels[client].ratio, round)) for client in drawn}
     clients, seconds = _in_time(setting, plans)
-    slices = {plan: extract(setting.axes, plan, server.state) for plan in {plans[client] for client in clients}}
+    slices = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans[client] for client in clients)}
     jobs = [
         Train(
             client, round, levels[client].ratio, plans[client], slices[plans[client]] | server.private.get(client), rate
@@ -44,18 +45,23 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     ]
     tally = server.tally
     tally.restart(server.state)
+    own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
     for update in replies(engine, jobs, [_macs(setting, job.client, job.plan) for job in jobs], tick):
-        _merge(setting, server, update, slices[update.plan], levels[update.client].ratio)
+        weight = _weight(setting, update, levels[update.client].ratio)
+        own.add(update, weight)
+        _merge(setting, server, update, slices[update.plan], weight)
         samples += update.progress.samples
         loss += update.progress.loss
         correct += update.progress.correct
     if jobs and not tally.clients:
         raise RunError(f"round {round}: none of its {len(jobs)} clients returned anything, as their workers died")
-    how, merged = setting.experiment.server, tally.value()
+    how = setting.experiment.server
+    merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(
         how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
     )
+    server.submodels |= own.value()
     server.counts["simulated_seconds"] += seconds
     return server, {
         "round": round,
@@ -69,15 +75,19 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     }
 
 
-def _merge(setting: Setting, server: Server, update: Update, sent: State, ratio: float) -> None:
+def _weight(setting: Setting, update: Update, ratio: float) -> float:
+    """How much a client counts."""
+    weighting = setting.experiment.server.weighting
+    weighting = setting.method.weighting if weighting == "method" else weighting
+    return {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
+
+
+def _merge(setting: Setting, server: Server, update: Update, sent: State, weight: float) -> None:
     """Take in what one client returned; what it keeps to itself changes nothing of the global model."""
     kept = setting.private & update.state.keys()
     if kept:
         server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
-    weighting = setting.experiment.server.weighting
-    weighting = setting.method.weighting if weighting == "method" else weighting
-    weight = {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
     server.tally.add(update.state, update.plan, weight, update.touched)
     server.cover(update.plan)
     travelled = _bytes(setting, update.plan)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.cut import Plan, Tally
+from nestling.cut import Plan, Tally, extract
+from nestling.cut.extract import cuts
 from nestling.run.private import Drawer
 from nestling.run.setting import Setting
 
@@ -25,6 +26,8 @@ class Server:
         The global model.
     memory
         What the server's optimiser remembers.
+    submodels
+        What every sub-model has for itself: key of its plan → name → tensor. One that nobody trained yet is missing.
     private
         What clients keep to themselves.
     coverage
@@ -40,6 +43,7 @@ class Server:
     round: int
     state: dict[str, Tensor]
     memory: dict[str, Tensor]
+    submodels: dict[str, dict[str, Tensor]]
     private: Drawer
     coverage: dict[str, Tensor]
     counts: dict[str, float]
@@ -54,6 +58,7 @@ class Server:
             round=0,
             state=state,
             memory={},
+            submodels={},
             private=private,
             coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
             counts={"bytes_down": 0, "bytes_up": 0, "client_macs": 0, "simulated_seconds": 0.0},
@@ -65,10 +70,24 @@ class Server:
         return replace(
             self,
             round=self.round + 1,
+            submodels=dict(self.submodels),
             private=self.private.copy(),
             coverage={name: counts.clone() for name, counts in self.coverage.items()},
             counts=dict(self.counts),
         )
+
+    def own(self, setting: Setting, plan: Plan) -> dict[str, Tensor]:
+        """What the sub-model of a plan has for itself: as trained so far, or as it begins."""
+        if plan.key in self.submodels or not setting.inconsistent:
+            return self.submodels.get(plan.key, {})
+        how = cuts(setting.axes, plan)
+        begin = setting.method.begin(setting.axes, plan)
+        own = {name: how[name].take(self.state[name]) for name in sorted(setting.inconsistent & how.keys())}
+        return {name: torch.full_like(tensor, begin[name]) if name in begin else tensor for name, tensor in own.items()}
+
+    def slice(self, setting: Setting, plan: Plan) -> dict[str, Tensor]:
+        """The sub-model of a plan: cut out of the global model, with what it has for itself."""
+        return extract(setting.axes, plan, self.state) | self.own(setting, plan)
 
     def told(self, setting: Setting) -> dict[str, Any]:
         """What was spent so far, as it is recorded; simulated time only where there are devices."""

@@ -92,6 +92,16 @@ class Setting:
         return self.method.private(self.axes)
 
     @cached_property
+    def inconsistent(self) -> frozenset[str]:
+        """The names that every sub-model has for itself."""
+        return self.method.inconsistent(self.axes)
+
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """The names of parameters that are not trained."""
+        return self.method.frozen(self.axes)
+
+    @cached_property
     def devices(self) -> Population | None:
         """The devices of the clients, where the experiment has any."""
         fleet = self.experiment.fleet
@@ -126,6 +136,8 @@ class Setting:
     @cached_property
     def statistics(self) -> frozenset[str]:
         """The names of statistics that are not gathered in training but asked for before tests."""
+        if not self.method.static:
+            return frozenset()
         told = ("running_mean", "running_var", "num_batches_tracked")
         return frozenset(f"{name}.{what}" for name, _ in batch_norms(self.model) for what in told)
 
@@ -133,12 +145,17 @@ class Setting:
         """The level of a client in a round: what its device can carry, or as the fleet assigns it."""
         if self.devices is None:
             return self.fleet.level(client, round)
-        costs = {level: self.cost(self.method.deploy(self.axes, level.ratio)) for level, _ in self.fleet.mix}
+        costs = {level: self.cost(self.submodel(level.ratio)) for level, _ in self.fleet.mix}
         return level_for(self.devices.device_of(client), costs)
 
     def turn(self, client: int, ratio: float, round: int) -> Turn:
         """A client's turn in a round: what its slice may depend on."""
-        return Turn(self.axes, ratio, round, client, derive(self.experiment.seed, "plan", round, client))
+        seed = derive(self.experiment.seed, "plan", round, client)
+        return Turn(self.axes, self.parameters, ratio, round, client, seed)
+
+    def submodel(self, ratio: float) -> Plan:
+        """The sub-model of a level that is tested and handed out."""
+        return self.method.deploy(self.turn(-1, ratio, 0))
 
     def sample(self, round: int) -> tuple[int, ...]:
         """Who takes part in a round: drawn by the fleet, and online."""
@@ -168,7 +185,7 @@ def setting(blueprint: Blueprint) -> Setting:
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
     made = Setting(experiment, method, model, axes, dataset, shares, validation, fleet)
     for ratio in made.levels.values():
-        method.deploy(axes, ratio).fit(axes)
+        made.submodel(ratio).fit(axes)
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
     return made

@@ -14,7 +14,7 @@ from nestling.data import AUGMENT
 from nestling.errors import TrainingError
 from nestling.local import Learner, train
 from nestling.local.batches import batches
-from nestling.local.norms import averaged, batch_norms, static, statistics
+from nestling.local.norms import averaged, static, statistics
 from nestling.local.scaler import scale
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
 from nestling.run.setting import Blueprint, Setting, setting
@@ -54,6 +54,7 @@ class Workshop:
             labels if masked else None,
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
+            job.round,
             scratch,
         )
         samples = made.partition.train[job.client]
@@ -104,7 +105,7 @@ class Workshop:
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor:
         model, _ = self._model(job.plan, job.state)
-        if any(batch_norms(model)):
+        if self._setting.statistics:
             told = averaged([self._statistics(model, job.client, job.batch)])
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in job.state.items()}
             model, _ = self._model(job.plan, state)
@@ -119,7 +120,8 @@ class Workshop:
 
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         size = self._setting.experiment.evaluate.batch
-        return torch.cat([model(self._setting.dataset.ready(part)) for part in inputs.split(size)])
+        ready, predict = self._setting.dataset.ready, self._setting.method.predict
+        return torch.cat([predict(model(ready(part))) for part in inputs.split(size)])
 
     def _statistics(self, model: nn.Module, client: int, batch: int) -> tuple[State, int]:
         dataset = self._setting.dataset
@@ -133,7 +135,8 @@ class Workshop:
         key = sizes, plan.blocks, ratio if made.method.scaler else None
         if key not in self._models:
             model = submodel(made.model, made.axes, plan)
-            static(model)
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name not in made.frozen)
             if made.method.scaler:
                 scale(model, made.axes, ratio)
             self._models[key] = model, {}
@@ -142,5 +145,6 @@ class Workshop:
             self._models.popitem(last=False)
         model, scratch = self._models[key]
         model.load_state_dict(state)
-        static(model)
+        if made.method.static:
+            static(model)
         return model, scratch

@@ -46,7 +46,7 @@ def axes_of(*sizes):
 
 
 def turn_of(axes, ratio=0.5, round=1, client=0, seed=0):
-    return Turn(axes, ratio, round, client, derive(seed, "plan", round, client))
+    return Turn(axes, frozenset(axes.dims), ratio, round, client, derive(seed, "plan", round, client))
 
 
 class Tied(nn.Module):

@@ -49,7 +49,7 @@ def test_methods_that_train_the_first_units(name, net, ratio):
     axes = net_of(net)[1]
     method = make(name)
     plans = {method.plan(turn_of(axes, ratio, round, client)) for round in (1, 2, 9) for client in (0, 5)}
-    assert plans == {method.deploy(axes, ratio)}  # what is trained is what is handed out
+    assert plans == {method.deploy(turn_of(axes, ratio))}  # what is trained is what is handed out
     for axis, units in kept(plans.pop(), axes).items():
         size = axes.axes[axis]
         assert units == list(range(size if axis in axes.groups else count(ratio, size)))
@@ -61,7 +61,7 @@ def test_everybody_can_be_given_everything_and_every_level_a_prefix(name):
     for net in NETS:
         axes = net_of(net)[1]
         assert method.plan(turn_of(axes, 1.0, round=7)) == Plan(key="full")
-        assert method.deploy(axes, 0.4) == nestling.plan(axes, 0.4)
+        assert method.deploy(turn_of(axes, 0.4)) == nestling.plan(axes, 0.4)
 
 
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fed-dropout"])

@@ -127,7 +127,7 @@ def test_methods_travel_and_do_the_same_elsewhere(name, given):
     axes = net_of("cnn")[1]
     for round in (1, 5):
         assert other.plan(turn_of(axes, 0.3, round)) == method.plan(turn_of(axes, 0.3, round))
-    assert other.deploy(axes, 0.3) == method.deploy(axes, 0.3)
+    assert other.deploy(turn_of(axes, 0.3)) == method.deploy(turn_of(axes, 0.3))
     assert other.private(axes) == method.private(axes)
     for field in fields(method):
         one, two = getattr(method, field.name), getattr(other, field.name)
