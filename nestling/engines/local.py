@@ -208,7 +208,11 @@ class _Pickler(pickle.Pickler):
             try:
                 return torch.from_numpy, (plain.numpy(),)
             except TypeError:  # NumPy has no such dtype: bfloat16, float8
-                return _from_bytes, (plain.contiguous().reshape(-1).view(torch.uint8).numpy(), obj.dtype, tuple(obj.shape))
+                return _from_bytes, (
+                    plain.contiguous().reshape(-1).view(torch.uint8).numpy(),
+                    obj.dtype,
+                    tuple(obj.shape),
+                )
         return NotImplemented
 
 
