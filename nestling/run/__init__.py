@@ -3,5 +3,18 @@
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.experiment import Result, resume, run
 from nestling.run.presets import PRESETS, find
+from nestling.run.take import take
 
-__all__ = ["PRESETS", "Data", "Evaluate", "Experiment", "FleetSettings", "Model", "Result", "find", "resume", "run"]
+__all__ = [
+    "PRESETS",
+    "Data",
+    "Evaluate",
+    "Experiment",
+    "FleetSettings",
+    "Model",
+    "Result",
+    "find",
+    "resume",
+    "run",
+    "take",
+]

@@ -36,7 +36,7 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     plans = {name: setting.submodel(ratio) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = Plan(key="full")
-    states = _ready(setting, server, engine, [whole, *plans.values()])
+    states = ready(setting, server, engine, [whole, *plans.values()])
     logits = _logits(setting, engine, states, "test")
     targets = setting.dataset.test_targets[: len(logits[whole])]
     figures = _told(logits[whole], targets, "global_")
@@ -61,8 +61,8 @@ def score(figures: Mapping[str, Any]) -> float:
     return -1.0 if value is None else float(value)
 
 
-def _ready(setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan]) -> dict[Plan, State]:
-    """The sub-models of some plans, with statistics of their norms asked for from clients."""
+def ready(setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan]) -> dict[Plan, State]:
+    """Return the sub-models of some plans, with statistics of their norms asked for from clients."""
     states = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans)}
     if not setting.statistics:
         return states

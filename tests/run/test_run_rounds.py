@@ -18,7 +18,7 @@ from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
 from nestling.methods import make, names
-from nestling.run import Data, Evaluate, FleetSettings, Model
+from nestling.run import Data, Evaluate, FleetSettings, Model, take
 from nestling.run.evaluate import evaluate
 from nestling.run.experiment import run
 from nestling.run.jobs import Train
@@ -306,3 +306,17 @@ def test_what_cannot_be_is_refused_in_one_sentence(changes, words):
         run(small().with_settings(changes))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
+    result = run(small(rounds=2, evaluate=Evaluate(every=2, statistics_batch=50)), out=tmp_path / "run")
+    for level in ("a", "d"):
+        model = take(tmp_path / "run", level)
+        data = result.setting.dataset
+        with torch.no_grad():
+            said = model(data.ready(data.test_inputs)).argmax(1)
+        found = (said == data.test_targets).double().mean().item()
+        assert found == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
+    assert next(take(tmp_path / "run", "d").parameters()).shape[0] == 1
+    with pytest.raises(NestlingError, match="no level 'c'"):
+        take(tmp_path / "run", "c")
