@@ -26,12 +26,14 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Model(_Settings, frozen=True):
     """The global model: one of `nestling.nets` by name, its options, and how much of its width the server keeps.
 
-    Classes, channels and image size follow from the data unless given among the options.
+    Classes, channels and image size follow from the data unless given among the options. `weights` is a file of
+    pre-trained weights to start from (safetensors or a PyTorch state dict).
     """
 
     name: str = "cnn"
     options: dict[str, Any] = {}
     width: Share = 1.0
+    weights: str = ""
 
 
 class Data(_Settings, frozen=True):

@@ -94,7 +94,22 @@ def summary(
         "levels": levels,
         "coverage": {name: counts.tolist() for name, counts in server.coverage.items()},
         "local": dict(local),
+        "panels": panels(setting, server),
     }
+
+
+def panels(setting: Setting, server: Server) -> dict[str, Any]:
+    """What the report draws of sub-models with tensors of their own: step sizes, and how large weights are."""
+    if not setting.inconsistent:
+        return {}
+    steps: dict[str, dict[str, float]] = {}
+    weights: dict[str, dict[str, float]] = {}
+    for level, ratio in setting.levels.items():
+        state = server.slice(setting, setting.submodel(ratio))
+        steps[level] = {name.removesuffix(".step"): x.item() for name, x in state.items() if name.endswith(".step")}
+        layers = [name for name in state if name in setting.parameters and state[name].dim() > 1]
+        weights[level] = {name.removesuffix(".weight"): state[name].abs().mean().item() for name in layers}
+    return {"steps": steps, "weights": weights}
 
 
 def title(experiment: Experiment) -> str:

@@ -1,0 +1,58 @@
+"""Panels of methods whose sub-models have tensors of their own (NeFL, Figures 3a and 3b)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from nestling.report.experiment import experiments
+from nestling.report.panels import Figure, figure, label, mark, panel
+from nestling.report.read import Run
+
+_SHADES = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c", "#08306b")  # from the smallest to the whole model
+
+
+@panel("Step sizes", "The step that every block takes in each sub-model, after the last round; 1 is where they begin.")
+def steps(runs: Sequence[Run]) -> Figure | None:
+    """Draw the learned step sizes of sub-models, block by block (NeFL, Figure 3a)."""
+    return _by_place(runs, "steps", "block", "step size")
+
+
+@panel("Weights of sub-models", "The mean size of a weight, |w|, in every layer of each sub-model.")
+def weights(runs: Sequence[Run]) -> Figure | None:
+    """Draw the L1 norm of weights, averaged by their number, layer by layer (NeFL, Figure 3b)."""
+    return _by_place(runs, "weights", "layer", "mean |w|")
+
+
+def _by_place(runs: Sequence[Run], what: str, x: str, y: str) -> Figure | None:
+    data = []
+    for experiment in experiments(runs):
+        found = next((run.panels[what] for run in experiment.counted if _told(run.panels.get(what))), None)
+        if found is None:
+            continue
+        widest = max(found.values(), key=len)
+        order = {name: place for place, name in enumerate(widest)}
+        for place, level in enumerate(reversed(found)):  # levels are told widest first
+            values = {name: value for name, value in found[level].items() if name in order}
+            shade = _SHADES[place * len(_SHADES) // len(found)]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "x": [order[name] for name in values],
+                    "y": list(values.values()),
+                    "text": [escape(name) for name in values],
+                    "name": f"{label(experiment)}: {escape(level)}",
+                    "line": {"color": shade, "width": 2},
+                    "marker": {"size": 5},
+                    "meta": mark(experiment),
+                    "hovertemplate": f"sub-model {escape(level)}<br>%{{text}}: %{{y:.3g}}<extra></extra>",
+                }
+            )
+    return figure(data, x, y) if data else None
+
+
+def _told(found: Any) -> bool:
+    """Whether a run tells something for every sub-model: level → name → number."""
+    return isinstance(found, Mapping) and any(isinstance(values, Mapping) and values for values in found.values())
