@@ -26,6 +26,8 @@ pytest.importorskip("plotly", reason="the page needs nestling[report]")
 
 EVIL = '</script><img src="x" onerror="document.title=1"> & %{y} {"'
 
+OF_SUBMODELS = ("Step sizes", "Weights of sub-models")
+
 
 class Tags(HTMLParser):
     """The tags of a page with their attributes, and what its scripts hold."""
@@ -80,7 +82,7 @@ def test_the_page_is_one_file_that_asks_for_nothing(page):
 
 def test_every_panel_is_there_with_words_for_those_who_cannot_see_it(page):
     for entry in PANELS:
-        assert f"<h3>{entry.title}</h3>" in page
+        assert (f"<h3>{entry.title}</h3>" in page) == (entry.title not in OF_SUBMODELS)
     plots = [attributes for _, attributes in Tags(page).tags if attributes.get("class") == "plot"]
     assert len(plots) == 6
     assert all(plot["role"] == "img" and len(plot["aria-label"]) > 40 for plot in plots)
@@ -88,11 +90,33 @@ def test_every_panel_is_there_with_words_for_those_who_cannot_see_it(page):
     assert "unfinished" in page
 
 
+def test_submodels_with_tensors_of_their_own_have_panels(tmp_path):
+    directory = report_runs.make(tmp_path, rounds=4)
+    summary = json.loads((directory / "summary.json").read_text())
+    steps = {"1": {"stages.0.0": 1.1, "stages.0.1": 0.9}, "0.2": {"stages.0.0": 1.4}}
+    summary["panels"] = {"steps": steps, "weights": {"1": {"stem": 0.2}, "0.2": {"stem": 0.3}}}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    page = html(find([tmp_path]))
+    assert all(f"<h3>{title}</h3>" in page for title in OF_SUBMODELS)
+    lines = [
+        trace
+        for figure in json.loads(Tags(page).scripts[0])["figures"]
+        for trace in figure["data"]
+        if "sub-model" in trace.get("hovertemplate", "")
+    ]
+    assert [(line["x"], line["y"]) for line in lines if "0.2" in line["name"]] == [([0], [1.4]), ([0], [0.3])]
+    for broken in ({"steps": 3}, {"steps": {"1": 3}}, {"steps": {}}, {"weights": []}):
+        summary["panels"] = broken
+        (directory / "summary.json").write_text(json.dumps(summary))
+        assert "<h3>Step sizes</h3>" not in html(find([tmp_path]))
+
+
 def test_nothing_from_a_file_breaks_out_of_its_place(tmp_path):
     directory = report_runs.make(tmp_path, rounds=4)
     summary = json.loads((directory / "summary.json").read_text())
     summary |= {"name": EVIL, "method": EVIL, "dataset": EVIL, "partition": EVIL, "command": EVIL}
     summary["coverage"] = {EVIL: [1, 2]}
+    summary["panels"] = {"steps": {EVIL: {EVIL: 1.0}}, "weights": {EVIL: {EVIL: 0.1}}}
     summary["levels"][EVIL] = summary["levels"].pop("a")
     summary["final"]["submodels"][EVIL] = {"accuracy": 0.3}
     (directory / "summary.json").write_text(json.dumps(summary))
