@@ -45,10 +45,10 @@ def cuts(axes: AxisMap, plan: Plan, frozen: bool = False) -> Mapping[str, Cut]:
     >>> cuts(axes, nestling.plan(axes, width=0.5))["2.weight"].shape
     (2, 4)
     """
-    return _cuts(_Same(axes), plan, frozen)
+    return _cuts(Same(axes), plan, frozen)
 
 
-class _Same:
+class Same:
     """An axis map as a key: equal only to itself, because comparing two maps would cost more than the cut."""
 
     __slots__ = ("axes",)
@@ -57,14 +57,14 @@ class _Same:
         self.axes = axes
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.axes is other.axes
+        return isinstance(other, Same) and self.axes is other.axes
 
     def __hash__(self) -> int:
         return id(self.axes)
 
 
 @lru_cache(maxsize=256)
-def _cuts(same: _Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
+def _cuts(same: Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
     axes = same.axes
     plan.fit(axes, frozen)
     dropped = set() if plan.blocks is None else gone(axes, plan.blocks)

@@ -229,7 +229,7 @@ def plan(
     kept = {}
     for name, size in axes.axes.items():
         share = _share(name, width, name in axes.groups)
-        count = _count(share, size)
+        count = kept_count(share, size)
         if count < size or pick == "mask":
             runs = _runs(name, choose(name, size, count))
             if runs != ((0, size),):
@@ -244,7 +244,8 @@ def plan(
     return made
 
 
-def _count(share: float, size: int) -> int:
+def kept_count(share: float, size: int) -> int:
+    """Return how many of `size` units a share of them is: rounded up, and at least one."""
     # the rounding keeps 0.07 · 100 = 7.000000000000001 from becoming 8
     return max(1, math.ceil(round(share * size, 9)))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
 
-from nestling.errors import MethodError, first_line, nearest
+from nestling.errors import MethodError, nearest
+from nestling.imported import imported
+from nestling.methods.depthfl import depthfl
 from nestling.methods.fed_dropout import fed_dropout
 from nestling.methods.fedavg import fedavg
 from nestling.methods.fedprox import fedprox
@@ -20,6 +19,7 @@ from nestling.methods.fjord import fjord
 from nestling.methods.heterofl import heterofl
 from nestling.methods.lg_fedavg import lg_fedavg
 from nestling.methods.method import Method
+from nestling.methods.nefl import nefl
 from nestling.methods.standalone import standalone
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -31,6 +31,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fed-dropout": fed_dropout,
     "fedrolex": fedrolex,
     "fjord": fjord,
+    "depthfl": depthfl,
+    "nefl": nefl,
 }
 
 
@@ -55,7 +57,7 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
         raise MethodError(
             f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
         )
-    factory = _own(name) if ":" in name else METHODS[name]
+    factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
     hints = get_type_hints(factory)
     known = inspect.signature(factory).parameters
     given = {}
@@ -70,21 +72,6 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
     if not isinstance(made, Method):
         raise MethodError(f"{name} returned a {type(made).__name__}, not a Method")
     return made
-
-
-def _own(name: str) -> Callable[..., Method]:
-    """The factory at ``module:factory``; modules are also found in the folder where the program was started."""
-    place, _, path = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found = getattr(importlib.import_module(place), path)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise MethodError(f"the method {name!r} cannot be found: {first_line(problem)}") from None
-    if not callable(found):
-        raise MethodError(f"the method {name!r} is not a function that makes a Method")
-    factory: Callable[..., Method] = found
-    return factory
 
 
 def about(name: str) -> str:

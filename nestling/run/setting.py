@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,9 +17,11 @@ from nestling.cut.extract import cuts
 from nestling.data import Dataset, Partition, load, partition
 from nestling.errors import ConfigError, nearest
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
+from nestling.imported import imported
 from nestling.local.norms import batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.nets import MODELS, build
+from nestling.nets.pretrained import start_from
 from nestling.run.config import Experiment
 from nestling.seeds import derive, numpy_stream
 
@@ -230,6 +233,8 @@ def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(blueprint.experiment.seed, "model"))
         model = blueprint.model if blueprint.model is not None else _build(settings.name, settings.options, dataset)
+    if settings.weights:
+        start_from(model, settings.weights)
     axes = trace(model, example)
     if settings.width < 1:
         model = submodel(model, axes, plan(axes, settings.width))
@@ -238,9 +243,16 @@ def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap]:
 
 
 def _build(name: str, options: dict[str, Any], dataset: Dataset) -> nn.Module:
-    """Build a model by name; what the data decides need not be said."""
-    if name not in MODELS:
-        raise ConfigError(f"there is no model {name!r}{nearest(name, MODELS)}")
+    """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
     known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
+    if ":" in name:
+        factory = imported(name, "model", ConfigError)
+        takes = inspect.signature(factory).parameters
+        made = factory(**{**{key: value for key, value in known.items() if key in takes}, **options})
+        if not isinstance(made, nn.Module):
+            raise ConfigError(f"the model {name!r} is a {type(made).__name__}, not an nn.Module")
+        return made
+    if name not in MODELS:
+        raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
     follows = {key: value for key, value in known.items() if key in MODELS[name].options}
     return build(name, **{**follows, **options})

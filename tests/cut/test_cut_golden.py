@@ -9,6 +9,7 @@ import torch
 
 import nestling
 from nestling import Plan, cost, extract
+from nestling.methods.nefl_tables import FIVE, TABLES, THREE
 from nestling.nets import build, example
 
 
@@ -85,47 +86,15 @@ def test_cost_agrees(name):
         assert cost(net, axes, nestling.plan(axes, width), x).parameters == wanted
 
 
-# ---- NeFL: Tables 10 to 15 as data, a word per stage, 1 for a block that is kept
-
-RESNET18_WD = ["11 11 11 10", "11 11 11 11", "11 11 11 11", "11 11 11 11"]
-RESNET34_D = [
-    "100 1000 100000 100",
-    "111 1111 110001 100",
-    "111 1111 110001 101",
-    "111 1001 110001 111",
-]
-RESNET34_WD = [
-    "111 1001 100001 101",
-    "111 1001 111001 101",
-    "111 1111 111101 101",
-    "111 1111 111001 111",
-]
-RESNET56_D = [
-    "110000000 110000000 110000000",
-    "111000000 111000000 111100000",
-    "111100000 111100000 111111000",
-    "111111111 111111110 111111100",
-]
-# The third row of Table 14 prints 17 numbers for the first stage of 18 blocks: a 1 is missing.
-RESNET110_D = [
-    "111111111111111100 111100000000000000 111000000000000000",
-    "111111111111110000 111111100000000000 111111100000000000",
-    "111111111111111110 111111111111100000 111111111100000000",
-    "111111111111111100 111111111111111100 111111111111110000",
-]
-WIDE_D = ["111 1111 11111111100000000000000 110", "111 1111 11111111111111000000000 111"]
-
-W = [0.2, 0.4, 0.6, 0.8]
-WD18 = [0.34, 0.4, 0.6, 0.8]
-WD34 = [0.378296187, 0.625390289, 0.770943105, 0.899800797]
+# ---- NeFL: Tables 10 to 15
 
 NEFL = {
-    "ResNet18 W": ("resnet18", W, None, [0.201, 0.401, 0.603, 0.801]),
-    "ResNet18 WD": ("resnet18", WD18, RESNET18_WD, [0.198, 0.401, 0.603, 0.801]),
-    "ResNet34 D": ("resnet34", None, RESNET34_D, [0.230, 0.390, 0.612, 0.806]),
-    "ResNet34 WD": ("resnet34", WD34, RESNET34_WD, [0.201, 0.401, 0.559, 0.802]),
-    "ResNet56 D": ("resnet56", None, RESNET56_D, [0.205, 0.405, 0.605, 0.805]),
-    "ResNet110 D": ("resnet110", None, RESNET110_D, [0.203, 0.401, 0.602, 0.802]),
+    ("resnet18", "W"): [0.201, 0.401, 0.603, 0.801],
+    ("resnet18", "WD"): [0.198, 0.401, 0.603, 0.801],
+    ("resnet34", "D"): [0.230, 0.390, 0.612, 0.806],
+    ("resnet34", "WD"): [0.201, 0.401, 0.559, 0.802],
+    ("resnet56", "D"): [0.205, 0.405, 0.605, 0.805],
+    ("resnet110", "D"): [0.203, 0.401, 0.602, 0.802],
 }
 
 
@@ -134,32 +103,37 @@ def blocks_of(row):
     return [f"stages.{i}.{j}" for i, stage in enumerate(row.split()) for j, kept in enumerate(stage) if kept == "1"]
 
 
-@pytest.mark.parametrize("what", NEFL)
-def test_effective_ratios_of_nefl(what):
+def rows_of(name, variant, gammas):
+    return [TABLES[name].rows[variant][gamma] for gamma in gammas]
+
+
+@pytest.mark.parametrize(("name", "variant"), NEFL)
+def test_effective_ratios_of_nefl(name, variant):
     """γ_W is a ratio of parameters, so channels shrink by its square root."""
-    name, gammas, rows, wanted = NEFL[what]
     axes = whole(name)[1]
     ratios = []
-    for k in range(4):
-        width = 1.0 if gammas is None else math.sqrt(gammas[k])
-        plan = nestling.plan(axes, width, blocks=None if rows is None else blocks_of(rows[k]))
+    for row in rows_of(name, variant, FIVE):
+        plan = nestling.plan(axes, math.sqrt(row.width), blocks=blocks_of(row.blocks) if row.blocks else None)
         ratios.append(round(count(name, plan) / WHOLE[name], 3))
-    assert ratios == wanted
+    assert ratios == NEFL[name, variant]
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "printed", "digits"),
+    ("name", "gammas", "printed", "digits"),
     [
-        ("resnet34", RESNET34_D, [0.23, 0.39, 0.61, 0.81], 2),
-        ("resnet56", RESNET56_D, [0.2, 0.4, 0.6, 0.8], 1),
-        ("resnet110", RESNET110_D, [0.20, 0.40, 0.60, 0.80], 2),
-        ("wide-resnet101-2", WIDE_D, [0.51, 0.75], 2),
+        ("resnet34", FIVE, [0.23, 0.39, 0.61, 0.81], 2),
+        ("resnet56", FIVE, [0.2, 0.4, 0.6, 0.8], 1),
+        ("resnet110", FIVE, [0.20, 0.40, 0.60, 0.80], 2),
+        ("wide-resnet101-2", THREE, [0.51, 0.75], 2),
     ],
 )
-def test_gamma_d_as_printed(name, rows, printed, digits):
+def test_gamma_d_as_printed(name, gammas, printed, digits):
     axes = whole(name)[1]
     full = count(name, Plan())
-    found = [round(count(name, nestling.plan(axes, blocks=blocks_of(row))) / full, digits) for row in rows]
+    found = [
+        round(count(name, nestling.plan(axes, blocks=blocks_of(row.blocks))) / full, digits)
+        for row in rows_of(name, "D", gammas)
+    ]
     assert found == printed
 
 

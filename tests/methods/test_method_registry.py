@@ -11,7 +11,7 @@ from nestling.methods import METHODS, make, names
 from nestling.methods.registry import about, options
 
 CHOICES = [
-    *((name, {}) for name in names()),
+    *((name, {"nefl": {"variant": "W"}}.get(name, {})) for name in names() if name != "depthfl"),  # which needs blocks
     ("fedrolex", {"step": 3, "weighting": "width", "scaler": False}),
     ("fjord", {"widths": [0.25, 0.5], "distill": False}),
     ("lg-fedavg", {"layers": 1, "masked": True}),

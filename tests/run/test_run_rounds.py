@@ -43,7 +43,11 @@ def played(experiment, **own):
 
 @pytest.mark.parametrize("method", names())
 def test_every_method_runs_and_tells_the_same_again(method):
-    results = [run(small(method=method, rounds=2, data=CLASSES)) for _ in range(2)]
+    own = {}
+    if method in ("nefl", "depthfl"):  # these need residual blocks
+        own["model"] = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
+        own["options"] = {"variant": "plain"} if method == "depthfl" else {}
+    results = [run(small(method=method, rounds=2, data=CLASSES, **own)) for _ in range(2)]
     assert same_state(results[0].state, results[1].state)
     assert json.dumps(results[0].rounds) == json.dumps(results[1].rounds)
     final = results[0].summary["final"]
@@ -320,3 +324,22 @@ def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
     assert next(take(tmp_path / "run", "d").parameters()).shape[0] == 1
     with pytest.raises(NestlingError, match="no level 'c'"):
         take(tmp_path / "run", "c")
+
+
+def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
+    """DepthFL in full, on a model with exits named by where it is."""
+    options = {"depths": [1, 1, 1], "widths": [8, 12, 16]}
+    exits = Model(name="nestling.nets.exits:Exits", options=options)
+    fleet = FleetSettings(clients=8, per_round=4, levels="0.2-1")
+    result = run(small(method="depthfl", model=exits, rounds=2, fleet=fleet))
+    assert set(result.summary["final"]["submodels"]) == {"0.2", "1"}
+    with pytest.raises(NestlingError, match="cannot be found"):
+        run(small(model=Model(name="nowhere:make")))
+    first = run(small(rounds=1), out=tmp_path / "run")
+    file = tmp_path / "run" / "model.safetensors"
+    net = Model(name="cnn", options=small().model.options, weights=str(file))
+    again = setting(Blueprint(small(model=net)))
+    started = again.model.state_dict()
+    assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in again.parameters)
+    with pytest.raises(NestlingError, match=r"nothing\.pt"):
+        run(small(model=Model(name="cnn", weights=str(tmp_path / "nothing.pt"))))

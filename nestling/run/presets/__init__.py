@@ -8,14 +8,14 @@ from pathlib import Path
 from nestling.errors import ConfigError, nearest
 from nestling.methods import make
 from nestling.run.config import Experiment, from_file
-from nestling.run.presets import digits, fedrolex, heterofl
+from nestling.run.presets import digits, fedrolex, heterofl, nefl
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.mixes import as_papers_write
 from nestling.run.presets.preset import Preset
 
 __all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
 
-_PAPERS = (heterofl, fedrolex)
+_PAPERS = (heterofl, fedrolex, nefl)
 
 
 def every_preset() -> Iterator[Preset]:

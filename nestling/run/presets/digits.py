@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,12 +13,13 @@ from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
 
 _OURS = "a demonstration of our own"
+_BLOCKS: dict[str, dict[str, Any]] = {"nefl": {}, "depthfl": {"variant": "plain"}}  # which leave out blocks: options
 
 
 def presets() -> Iterator[Preset]:
     """Yield METHOD-digits for every method, and FedAvg where everybody trains the largest or the smallest level."""
     for method in names():
-        yield Preset(_digits(method), _OURS)
+        yield Preset(_residual(method) if method in _BLOCKS else _digits(method), _OURS)
     fedavg = _digits("fedavg")
     yield Preset(replace(fedavg, name="fedavg-large-digits"), f"{_OURS}: what mixed fleets can hope for")
     small = replace(fedavg, name="fedavg-small-digits", model=replace(fedavg.model, width=1 / 16))
@@ -35,4 +37,15 @@ def _digits(method: str) -> Experiment:
         fleet=FleetSettings(clients=20, per_round=10, levels="a-b-c-d-e"),
         local=Local(lr=0.1, epochs=3, batch=20),
         evaluate=Evaluate(every=4, statistics_clients=10, statistics_batch=100),
+    )
+
+
+def _residual(method: str) -> Experiment:
+    """The same with a net that has blocks; levels are shares of the parameters."""
+    digits = _digits(method)
+    return replace(
+        digits,
+        options=dict(_BLOCKS[method]),
+        model=Model(name="resnet18", options={"widths": [16, 16, 32, 32], "pool": False}),
+        fleet=replace(digits.fleet, levels="0.2-0.4-0.6-0.8-1", assign="tiers"),
     )

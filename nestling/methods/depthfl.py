@@ -1,0 +1,175 @@
+"""DepthFL: the smaller the device, the fewer of the first stages it trains, with classifiers that teach each other.
+
+Kim, Yu, Kim, Moon, DepthFL: Depthwise Federated Learning for Heterogeneous Clients, ICLR 2023.
+
+Variants
+--------
+- ``full``: a classifier after every stage. A client trains the first stages and their classifiers, by the sum of their
+  cross-entropies and of what each is told by the others. A sub-model answers with the mean of its classifiers'
+  probabilities. The model's stages must lie inside one another, as those of `nestling.nets.exits.Exits` do.
+- ``plain``: NeFL's reduced version (Kang et al., B.3), on any residual net: no further classifiers, no distillation,
+  the first blocks in a row. Of a block left out the shortcut stays, so that shapes fit the one classifier.
+
+Departures
+----------
+- A level is a share of the parameters, as in NeFL's comparison: a client gets as many stages (or blocks) as come
+  nearest to it, and at least the first.
+- The classifier that teaches is held fixed: each learns from what the others say, and none changes in order to be
+  learned from. NeFL calls it "self-distillation", in which a teacher is given.
+- Norms are static (`nestling.local.norms`), and shared also in ``plain``, where NeFL gave each sub-model its own.
+- The optional regulariser of FedDyn is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nestling.axes import AxisMap
+from nestling.cut import Plan
+from nestling.cut.extract import gone
+from nestling.errors import MethodError, nearest
+from nestling.local import Learner
+from nestling.local.losses import masked
+from nestling.methods.method import Method, Turn
+
+Variant = Literal["full", "plain"]
+_NEEDS = "depthfl needs a model with a classifier after every stage, such as nestling.nets.exits.Exits"
+
+
+def first_stages(turn: Turn) -> Plan:
+    """The first stages, with their classifiers, whose share of the parameters is nearest to the level."""
+    if not _has_exits(turn.axes):
+        raise MethodError(f"{_NEEDS}: for other residual nets there is variant='plain'")
+    return _prefix(turn, [(block,) for block in turn.axes.blocks], at_least=0)  # the first stage is no block
+
+
+def first_blocks(turn: Turn) -> Plan:
+    """The first residual blocks whose share of the parameters is nearest to the level."""
+    if not turn.axes.blocks:
+        raise MethodError("depthfl leaves out whole blocks, and this model has none: use a residual net")
+    if _has_exits(turn.axes):
+        raise MethodError("depthfl with variant='plain' is for models with one classifier: use variant='full'")
+    return _prefix(turn, _groups(turn.axes.blocks), at_least=1)
+
+
+def mutual(learner: Learner, inputs: Tensor, targets: Tensor, distill: bool, ramp: int) -> tuple[Tensor, Tensor]:
+    """The sum of the classifiers' cross-entropies, and of their divergences from each other.
+
+    That is Σ CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1), of means over the batch.
+    """
+    answers = [masked(logits, learner.labels) for logits in exits(learner.model(inputs))]
+    loss = torch.stack([F.cross_entropy(logits, targets) for logits in answers]).sum()
+    if distill and len(answers) > 1:
+        logs = [logits.log_softmax(-1) for logits in answers]
+        told = [
+            F.kl_div(student, teacher.detach(), reduction="batchmean", log_target=True)
+            for student in logs
+            for teacher in logs
+            if student is not teacher
+        ]
+        loss = loss + ramp_up(learner.round, ramp) / (len(answers) - 1) * torch.stack(told).sum()
+    return loss, together(answers)
+
+
+def ramp_up(round: int, ramp: int) -> float:
+    """How much distillation counts in a round: little at first, when there is nothing to learn from each other.
+
+    >>> ramp_up(300, 300), round(ramp_up(150, 300), 4)
+    (1.0, 0.2865)
+    """
+    return math.exp(-5 * (1 - round / ramp) ** 2) if round < ramp else 1.0
+
+
+def exits(output: object) -> list[Tensor]:
+    """The logits of the classifiers that a sub-model has: one that is gone repeats the last that is there."""
+    if not isinstance(output, tuple | list):
+        raise MethodError(f"{_NEEDS}, that returns a tuple of logits, and not a {type(output).__name__}")
+    return list(dict.fromkeys(output))  # a tensor is a key by itself, whatever its values
+
+
+def together(output: Iterable[Tensor]) -> Tensor:
+    """The logarithm of the mean of the classifiers' probabilities, (samples, classes).
+
+    >>> sure, unsure = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.5, 0.5]]).log()
+    >>> together([sure, unsure]).exp()
+    tensor([[0.7000, 0.3000]])
+    """
+    logs = torch.stack([logits.log_softmax(-1) for logits in output])
+    return logs.logsumexp(0) - math.log(len(logs))
+
+
+def ensemble(output: object) -> Tensor:
+    """What the classifiers of a sub-model say together."""
+    return together(exits(output))
+
+
+def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) -> Method:
+    """Return DepthFL.
+
+    Parameters
+    ----------
+    variant
+        ``"full"`` for models with a classifier after every stage, ``"plain"`` for any residual net.
+    distill
+        Whether the classifiers learn from each other; ``plain`` has only one.
+    ramp
+        The round from which on distillation counts in full; 0 for always.
+
+    Examples
+    --------
+    >>> depthfl("plain").name
+    'depthfl'
+    """
+    if variant not in get_args(Variant):
+        raise MethodError(f"there is no variant {variant!r} of depthfl{nearest(str(variant), get_args(Variant))}")
+    if ramp < 0:
+        raise MethodError(f"depthfl's ramp must be a number of rounds of at least 0, not {ramp!r}")
+    if variant == "plain":
+        return Method("depthfl", plan=first_blocks, deploy=first_blocks)
+    loss = partial(mutual, distill=distill, ramp=ramp)
+    return Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+
+
+def _has_exits(axes: AxisMap) -> bool:
+    """Whether the model returns more than one tensor, and its blocks lie inside one another."""
+    blocks = list(axes.blocks)
+    inside = all(inner.startswith(f"{outer}.") for outer, inner in pairwise(blocks))
+    return bool(blocks) and inside and list(axes.frozen.values()).count("output of the model") > 1
+
+
+def _groups(blocks: Iterable[str]) -> list[tuple[str, ...]]:
+    """Blocks in groups: those with the same number in a list, such as attention and MLP, go together."""
+    groups: dict[str, list[str]] = {}
+    for block in blocks:
+        words = block.split(".")
+        while words and not words[-1].isdigit():
+            words.pop()
+        groups.setdefault(".".join(words) or block, []).append(block)
+    return [tuple(group) for group in groups.values()]
+
+
+def _prefix(turn: Turn, groups: list[tuple[str, ...]], at_least: int) -> Plan:
+    """The plan that keeps the first of some groups of blocks, as many as come nearest to the level."""
+    axes = turn.axes
+    sizes = {name: math.prod(axes.dims[name].shape) for name in turn.parameters if name not in axes.tied}
+    whole = sum(sizes.values())
+
+    def kept(count: int) -> list[str]:
+        return [block for group in groups[:count] for block in group]
+
+    def distance(count: int) -> float:
+        held = whole - sum(sizes.get(name, 0) for name in gone(axes, kept(count)))
+        return abs(held - turn.ratio * whole)
+
+    count = min(range(at_least, len(groups) + 1), key=distance)  # of two as near, the smaller
+    if turn.ratio == 1 or count == len(groups):
+        return Plan(key="full")
+    return Plan(blocks=kept(count), key=f"depth{count}")

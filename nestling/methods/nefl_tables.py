@@ -1,0 +1,141 @@
+"""The sub-models that NeFL's authors chose for their models, as data (Kang et al. 2023, Tables 10 to 15).
+
+A row gives γ_W, a ratio of *parameters* (channels shrink by its square root), and the blocks: a word per stage, 1 for a
+block that is kept. D_O keeps the blocks of D and only begins with other step sizes (Table 12).
+
+Departures
+----------
+- Tables print γ_W of WD with two digits; these are the authors' numbers in full. They are γ / γ_D, γ_D being the share
+  with all channels, but for ResNet18's first, which is rounded.
+- The third row of ResNet34's WD keeps one block less than its γ_W was made for, and has 56 % instead of 60 %.
+- ResNet18's rows of D for 0.2 and 0.4 have 21 % and 42 % of the parameters; printed are 20 % and 38 %.
+- The third row of Table 14 for D prints 17 numbers for the first stage of 18 blocks: a 1 is missing.
+- Table 14 is hard to read. How many blocks the rows of ResNet110's WD keep follows from γ / γ_W, and the last block of
+  a stage is among them, as printed. Of γ = 0.04, 0.16, 0.36, 0.64 only the first can be read; its γ_W of WD is γ / γ_D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One sub-model: γ_W, and the blocks kept of every stage (empty: all of them)."""
+
+    width: float
+    blocks: str = ""
+
+
+class Table(NamedTuple):
+    """The sub-models of one model: the parameters and stages it has in full size, and variant → γ → row."""
+
+    parameters: int
+    stages: tuple[int, ...]
+    rows: Mapping[str, Mapping[float, Row]]
+
+
+FIVE = (0.2, 0.4, 0.6, 0.8)
+STEEP = (0.04, 0.16, 0.36, 0.64)
+THREE = (0.5, 0.75)
+
+
+def _width(gammas: Sequence[float]) -> dict[float, Row]:
+    return {gamma: Row(gamma) for gamma in gammas}
+
+
+def _depth(gammas: Sequence[float], *blocks: str) -> dict[float, Row]:
+    return {gamma: Row(1.0, row) for gamma, row in zip(gammas, blocks, strict=True)}
+
+
+def _both(gammas: Sequence[float], widths: Sequence[float], *blocks: str) -> dict[float, Row]:
+    return {gamma: Row(width, row) for gamma, width, row in zip(gammas, widths, blocks, strict=True)}
+
+
+def _even(*kept: str, stages: int = 3) -> list[str]:
+    """Rows whose stages are all alike."""
+    return [" ".join([row] * stages) for row in kept]
+
+
+TABLES: dict[str, Table] = {
+    "resnet18": Table(
+        11_173_970,
+        (2, 2, 2, 2),
+        {
+            "W": _width(FIVE),
+            "D": _depth(FIVE, "11 00 11 00", "10 00 10 10", "11 11 11 10", "10 11 00 11"),
+            "WD": _both(FIVE, (0.34, 0.4, 0.6, 0.8), "11 11 11 10", "11 11 11 11", "11 11 11 11", "11 11 11 11"),
+        },
+    ),
+    "resnet34": Table(
+        21_282_138,
+        (3, 4, 6, 3),
+        {
+            "W": _width(FIVE),
+            "D": _depth(
+                FIVE, "100 1000 100000 100", "111 1111 110001 100", "111 1111 110001 101", "111 1001 110001 111"
+            ),
+            "WD": _both(
+                FIVE,
+                (0.378296187, 0.625390289, 0.770943105, 0.899800797),
+                *("111 1001 100001 101", "111 1001 111001 101", "111 1111 111101 101", "111 1111 111001 111"),
+            ),
+        },
+    ),
+    "resnet56": Table(
+        855_797,
+        (9, 9, 9),
+        {
+            "W": _width(FIVE),
+            "D": _depth(
+                FIVE,
+                "110000000 110000000 110000000",
+                "111000000 111000000 111100000",
+                "111100000 111100000 111111000",
+                "111111111 111111110 111111100",
+            ),
+            "WD": _both(
+                FIVE,
+                (0.464938491, 0.607811604, 0.777135864, 0.902901024),
+                *_even("111100000", "111111000", "111111100", "111111110"),
+            ),
+        },
+    ),
+    "resnet110": Table(
+        1_730_768,
+        (18, 18, 18),
+        {
+            "W": _width(FIVE + STEEP),
+            "D": _depth(
+                (*FIVE, 0.04),
+                "111111111111111100 111100000000000000 111000000000000000",
+                "111111111111110000 111111100000000000 111111100000000000",
+                "111111111111111110 111111111111100000 111111111100000000",
+                "111111111111111100 111111111111111100 111111111111110000",
+                "100000000000000000 100000000000000000 100000000000000000",
+            ),
+            "WD": _both(
+                (*FIVE, 0.04),
+                (0.457252561, 0.603830987, 0.774235493, 0.901429773, 0.254),
+                *_even(
+                    *("111111100000000001", "111111111110000001", "111111111111100001", "111111111111111001"),
+                    "111000000000000000",
+                ),
+            ),
+        },
+    ),
+    "wide-resnet101-2": Table(
+        124_858_219,
+        (3, 4, 23, 3),
+        {"D": _depth(THREE, "111 1111 11111111100000000000000 110", "111 1111 11111111111111000000000 111")},
+    ),
+    "vit-b16": Table(
+        85_806_370,
+        (12,),
+        {
+            "W": _width(THREE),
+            "D": _depth(THREE, "111111000000", "111111111000"),
+            "WD": _both(THREE, (0.747389752, 0.898744459), "111111110000", "111111111100"),
+        },
+    ),
+}

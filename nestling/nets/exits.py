@@ -1,0 +1,157 @@
+"""A ResNet with a classifier after every stage, as DepthFL trains it (Kim et al., ICLR 2023).
+
+All classifiers but the last have a bottleneck in front of them: a 1×1 convolution to the channels of the last
+stage, a norm and a ReLU. Up to the last classifier the net is FedMorph's ResNet18, without step sizes.
+
+Every stage lies *inside* the stage before it, as its ``deeper``, and from the second on each is a block that can be
+dropped. So dropping one drops all that follow, and what is left is a whole net of fewer stages.
+
+Departures
+- NeFL's text, where DepthFL is described here, speaks of "an auxiliary bottleneck layer" and "an independent
+  classifier" without their sizes: these are the lightest that give all classifiers equally many channels to read.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from nestling.nets.norms import norm_layer
+from nestling.nets.resnet import ResNet
+
+
+class Exits(nn.Module):
+    """Images ``(batch, channels, height, width)`` → a tuple of logits ``(batch, classes)``, one for each stage.
+
+    Where stages are dropped the tuple is as long as before: the last logits there are, the very same tensor, stand in
+    for those that are gone.
+
+    Parameters
+    ----------
+    depths, widths
+        Blocks and channels of each stage. Every stage after the first halves the height and width of its input.
+    pool
+        Whether a max-pool of stride 2 follows the first convolution.
+    channels, classes, norm
+        Input channels, output classes, and the norm (see :mod:`nestling.nets.norms`).
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = Exits(depths=(1, 1, 1), widths=(4, 8, 16))
+    >>> [logits.shape for logits in net(torch.zeros(2, 3, 32, 32))]
+    [torch.Size([2, 10]), torch.Size([2, 10]), torch.Size([2, 10])]
+    >>> net.deeper.deeper = net.deeper.deeper.dropped()
+    >>> first, second, third = net(torch.zeros(2, 3, 32, 32))
+    >>> first is second, second is third
+    (False, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        depths: Sequence[int] = (2, 2, 2, 2),
+        widths: Sequence[int] = (64, 128, 256, 512),
+        pool: bool = False,
+        channels: int = 3,
+        classes: int = 10,
+        norm: str = "bn",
+    ) -> None:
+        super().__init__()
+        net = ResNet(
+            depths=depths, widths=widths, pool=pool, channels=channels, classes=classes, norm=norm, learn_steps=False
+        )
+        parts = OrderedDict(net.named_children())
+        self.stem = parts.pop("stem")
+        stages = [
+            nn.Sequential(*(_Block(*block.children()) for block in stage.children()))
+            for stage in parts.pop("stages").children()
+        ]
+        exits = [_exit(width, widths[-1], classes, norm) for width in widths[:-1]]
+        exits.append(nn.Sequential(parts))  # what is left is the classifier of the whole net
+        deeper: Stage | None = None
+        for stage, leave in zip(stages[:0:-1], exits[:0:-1], strict=True):
+            deeper = Stage(stage, leave, deeper)
+        self.blocks = stages[0]
+        self.exit = exits[0]
+        self.deeper: nn.Module | None = deeper
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Classify after every stage."""
+        x = self.blocks(self.stem(images))
+        said: tuple[Tensor, ...] = (self.exit(x),)
+        if self.deeper is not None:
+            said = self.deeper(x, said)
+        return said
+
+
+class Stage(nn.Module):
+    """A stage with its classifier and all stages after it: one block, which can be dropped."""
+
+    def __init__(self, blocks: nn.Module, leave: nn.Module, deeper: "Stage | None") -> None:
+        super().__init__()
+        self.blocks = blocks
+        self.exit = leave
+        self.deeper: nn.Module | None = deeper
+
+    def forward(self, x: Tensor, said: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Add this stage's logits, and those of the stages after it, to what was ``said`` before."""
+        x = self.blocks(x)
+        said = (*said, self.exit(x))
+        if self.deeper is not None:
+            said = self.deeper(x, said)
+        return said
+
+    def dropped(self) -> nn.Module:
+        """Give the module that stands in for this stage when it is dropped: the end of the net."""
+        return End(sum(isinstance(module, Stage) for module in self.modules()))
+
+
+class End(nn.Module):
+    """Stands in for the last ``stages`` of a net: computes nothing and repeats the logits before them.
+
+    Examples
+    --------
+    >>> End(2)(None, ("a", "b"))
+    ('a', 'b', 'b', 'b')
+    """
+
+    def __init__(self, stages: int) -> None:
+        super().__init__()
+        self.stages = stages
+        self.deeper = End(stages - 1) if stages > 1 else None  # never called, but dropped by the path it has
+
+    def forward(self, _x: Tensor, said: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return what was ``said``, the last of it as often as there were stages."""
+        return said + said[-1:] * self.stages
+
+    def dropped(self) -> nn.Module:
+        """Give itself: a stage inside a dropped one may be dropped as well, and is gone already."""
+        return self
+
+
+class _Block(nn.Module):
+    """The parts of a `Residual`, which can go with their stage only: there is no ``dropped``, and no step size."""
+
+    def __init__(self, body: nn.Module, skip: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.body, self.skip, self.after = body, skip, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.after(self.skip(x) + self.body(x))
+        return out
+
+
+def _exit(before: int, width: int, classes: int, norm: str) -> nn.Sequential:
+    """The bottleneck and the classifier after a stage."""
+    bottleneck = nn.Conv2d(before, width, 1, bias=False)
+    nn.init.kaiming_normal_(bottleneck.weight, mode="fan_out", nonlinearity="relu")  # as in the rest of the net
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv=bottleneck,
+        norm=norm_layer(norm, width),
+        relu=nn.ReLU(),
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(1),
+        head=nn.Linear(width, classes),
+    )
+    return nn.Sequential(layers)

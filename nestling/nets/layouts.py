@@ -1,0 +1,158 @@
+"""What torchvision and timm call the tensors of models that we have too.
+
+The names are those that both libraries publish: ResNet18/34 and Wide ResNet101_2 (the same in both), ViT-B/16 of
+torchvision (``in_proj_weight``; the MLP as ``linear_1``/``linear_2`` or ``0``/``3``, as older and newer files have it)
+and of timm (``qkv``), and the convolutions of VGG16 with and without norms. Neither library nor any of its files was at
+hand: the tests list the public names and shapes, hold them against the published parameter counts, and compare
+outputs with small nets of their own that have these names.
+
+Departure: VGG's three linear layers have no counterpart in ours (see :mod:`nestling.nets.vgg`) and are left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from nestling.nets.resnet import ResNet
+from nestling.nets.vgg import VGG
+from nestling.nets.vit import VisionTransformer
+
+Rename = Callable[[Mapping[str, Tensor]], dict[str, str]]
+_FUSED = "[qkv]"  # in one of our names: the tensor is queries, keys and values, one below the other
+
+
+class Offer(NamedTuple):
+    """A tensor for one of our names: where it comes from, how to call it to people, and its value."""
+
+    source: str
+    called: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to name tensors: what to call it, the class of ours it fits, and their names → ours."""
+
+    label: str
+    kind: type[nn.Module]
+    rename: Rename
+
+    def translate(self, weights: Mapping[str, Tensor]) -> dict[str, Offer]:
+        """Give what ``weights`` holds under our names; names that are not of this layout are left out.
+
+        Examples
+        --------
+        >>> import torch
+        >>> offers = LAYOUTS[0].translate({"layer2.0.downsample.1.bias": torch.zeros(8), "ema": torch.zeros(1)})
+        >>> list(offers)
+        ['stages.1.0.skip.norm.bias']
+        """
+        offers: dict[str, Offer] = {}
+        for theirs, ours in self.rename(weights).items():
+            tensor = weights[theirs]
+            if _FUSED not in ours:
+                offers.setdefault(ours, Offer(theirs, theirs, tensor))
+                continue
+            thirds = tensor.tensor_split(3) if tensor.dim() else (tensor,) * 3
+            for letter, third in zip("qkv", thirds, strict=True):
+                offers.setdefault(ours.replace(_FUSED, letter), Offer(theirs, f"the {letter} third of {theirs}", third))
+        return offers
+
+
+def _by_rules(*rules: tuple[str, str]) -> Rename:
+    """Rename by the first rule that matches: a pattern of their name, and ours with what it caught put in."""
+    compiled = [(re.compile(pattern), ours) for pattern, ours in rules]
+
+    def rename(weights: Mapping[str, Tensor]) -> dict[str, str]:
+        names = {}
+        for name in weights:
+            for pattern, ours in compiled:
+                if found := pattern.fullmatch(name):
+                    names[name] = found.expand(ours)
+                    break
+        return names
+
+    return rename
+
+
+def _resnet() -> Rename:
+    blocks = []
+    for stage in range(4):
+        theirs, ours = rf"layer{stage + 1}\.(\d+)", rf"stages.{stage}.\1"
+        blocks += [
+            (theirs + r"\.conv(\d)\.(\w+)", ours + r".body.conv\2.\3"),
+            (theirs + r"\.bn(\d)\.(\w+)", ours + r".body.norm\2.\3"),
+            (theirs + r"\.downsample\.0\.(\w+)", ours + r".skip.conv.\2"),
+            (theirs + r"\.downsample\.1\.(\w+)", ours + r".skip.norm.\2"),
+        ]
+    stem = [(r"conv1\.(\w+)", r"stem.conv.\1"), (r"bn1\.(\w+)", r"stem.norm.\1")]
+    return _by_rules(*stem, *blocks, (r"fc\.(\w+)", r"head.\1"))
+
+
+def _vit_torchvision() -> Rename:
+    block = r"encoder\.layers\.encoder_layer_(\d+)\."
+    return _by_rules(
+        (r"conv_proj\.(\w+)", r"patch.\1"),
+        (r"class_token", "token.weight"),
+        (r"encoder\.pos_embedding", "position.weight"),
+        (block + r"ln_1\.(\w+)", r"blocks.\1.attention.body.norm.\2"),
+        (block + r"self_attention\.in_proj_(\w+)", r"blocks.\1.attention.body.attention.[qkv].\2"),
+        (block + r"self_attention\.out_proj\.(\w+)", r"blocks.\1.attention.body.attention.o.\2"),
+        (block + r"ln_2\.(\w+)", r"blocks.\1.mlp.body.norm.\2"),
+        (block + r"mlp\.(?:0|linear_1)\.(\w+)", r"blocks.\1.mlp.body.up.\2"),
+        (block + r"mlp\.(?:3|linear_2)\.(\w+)", r"blocks.\1.mlp.body.down.\2"),
+        (r"encoder\.ln\.(\w+)", r"norm.\1"),
+        (r"heads\.head\.(\w+)", r"head.\1"),
+    )
+
+
+def _vit_timm() -> Rename:
+    block = r"blocks\.(\d+)\."
+    return _by_rules(
+        (r"patch_embed\.proj\.(\w+)", r"patch.\1"),
+        (r"cls_token", "token.weight"),
+        (r"pos_embed", "position.weight"),
+        (block + r"norm1\.(\w+)", r"blocks.\1.attention.body.norm.\2"),
+        (block + r"attn\.qkv\.(\w+)", r"blocks.\1.attention.body.attention.[qkv].\2"),
+        (block + r"attn\.proj\.(\w+)", r"blocks.\1.attention.body.attention.o.\2"),
+        (block + r"norm2\.(\w+)", r"blocks.\1.mlp.body.norm.\2"),
+        (block + r"mlp\.fc1\.(\w+)", r"blocks.\1.mlp.body.up.\2"),
+        (block + r"mlp\.fc2\.(\w+)", r"blocks.\1.mlp.body.down.\2"),
+        (r"norm\.(\w+)", r"norm.\1"),
+        (r"head\.(\w+)", r"head.\1"),
+    )
+
+
+def _vgg(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Rename the convolutions and norms of VGG, whose names are places in one long list of layers."""
+    parts: dict[int, list[str]] = {}
+    for name in weights:
+        if found := re.fullmatch(r"features\.(\d{1,3})\.(\w+)", name):
+            parts.setdefault(int(found[1]), []).append(found[2])
+    convs = sorted(i for i in parts if "weight" in parts[i] and weights[f"features.{i}.weight"].dim() == 4)
+    names = {}
+    stage, place, following = 0, 0, 0
+    for i in convs:
+        if i > following:  # a pool stands before it
+            stage, place = stage + 1, 0
+        place += 1
+        normed = i + 1 in parts and i + 1 not in convs
+        for part in parts[i]:
+            names[f"features.{i}.{part}"] = f"stages.{stage}.conv{place}.{part}"
+        for part in parts[i + 1] if normed else ():
+            names[f"features.{i + 1}.{part}"] = f"stages.{stage}.norm{place}.{part}"
+        following = i + (3 if normed else 2)  # after the norm, if there is one, and the ReLU
+    return names
+
+
+LAYOUTS = (
+    Layout("ResNet of torchvision and timm", ResNet, _resnet()),
+    Layout("ViT of torchvision", VisionTransformer, _vit_torchvision()),
+    Layout("ViT of timm", VisionTransformer, _vit_timm()),
+    Layout("VGG of torchvision and timm", VGG, _vgg),
+)
