@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap, trace
-from nestling.cut import Plan, Tally, extract, plan
+from nestling.cut import Plan, Tally, cost, extract, plan, submodel
+from nestling.methods.nefl_plans import nefl_plan
 from nestling.nets import build, example
 
 LEVELS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -197,6 +199,60 @@ def _tracing() -> Iterator[Figure]:
     )
 
 
+def _shallow() -> Iterator[Figure]:
+    """A training step of NeFL's sub-models against the whole model: time and memory as measured, beside MACs."""
+    sizes = (0.2, 0.4, 0.6, 0.8, 1.0)
+    steps = {gamma: _step(gamma) for gamma in sizes}
+    whole, peak = side_by_side(steps[1.0][0], repeats=3)[0], _step_peak(1.0)
+    before = 0.0
+    for gamma in sizes[:-1]:
+        action, macs = steps[gamma]
+        seconds, full = side_by_side(action, steps[1.0][0], repeats=3)
+        ratio, memory = seconds / full, _step_peak(gamma) / peak
+        yield Figure(
+            f"training step of NeFL's {gamma:g} of resnet18",
+            ratio,
+            "× whole",
+            "rises with its size, < 1",
+            before < ratio < 1 and memory < 1,
+            f"{macs / steps[1.0][1]:.2f} of its MACs; {memory:.2f} of its memory; the whole takes {whole:.2f} s",
+        )
+        before = ratio
+
+
+def _step(gamma: float, batch: int = 32) -> tuple[Callable[[], None], int]:
+    """A training step of one of NeFL's sub-models (WD), and the MACs of its forward pass."""
+    model = build(MODEL)
+    axes = trace(model, *example(MODEL))
+    made = nefl_plan(axes, frozenset(name for name, _ in model.named_parameters()), gamma)
+    small = submodel(model, axes, made).train()
+    inputs = torch.randn(batch, *example(MODEL)[0].shape[1:])
+
+    def step() -> None:
+        small.zero_grad()
+        torch.nn.functional.cross_entropy(small(inputs), torch.zeros(batch, dtype=torch.long)).backward()
+
+    return step, cost(model, axes, made, *example(MODEL)).macs
+
+
+def _step_peak(gamma: float) -> int:
+    code = f"from nestling import bench; bench.step_and_tell_peak({gamma})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def step_and_tell_peak(gamma: float) -> None:
+    """Train one of NeFL's sub-models a step, and print the most memory (KiB) that took beyond what was in use before.
+
+    The batch is large, so that the step takes more than building the model did.
+    """
+    torch.set_num_threads(1)
+    step, _ = _step(gamma, batch=256)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages * resource.getpagesize() // 1024)
+
+
 def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
     def measured() -> list[Figure]:
         before = torch.get_num_threads()
@@ -214,4 +270,5 @@ FIGURES: dict[str, Callable[[], list[Figure]]] = {
     "extracting": _one_thread(_extracting),
     "memory": _one_thread(_memory),
     "tracing": _one_thread(_tracing),
+    "sub-models": _one_thread(_shallow),
 }
