@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nestling.errors import TrainingError
 from nestling.local.learner import Learner
 
 # A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
@@ -16,7 +17,10 @@ Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def cross_entropy(learner: Learner, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean cross-entropy of a batch: inputs (N, …), targets (N,) → a scalar and logits (N, classes)."""
-    logits = masked(learner.model(inputs), learner.labels)
+    output = learner.model(inputs)
+    if not isinstance(output, Tensor):
+        raise TrainingError(f"this method needs a model that returns logits alone, not a {type(output).__name__}")
+    logits = masked(output, learner.labels)
     return F.cross_entropy(logits, targets), logits
 
 

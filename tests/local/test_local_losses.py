@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cases import inputs_of, learner_of, net_of
+from local_cases import alone, inputs_of, learner_of, net_of
 
+from nestling.errors import TrainingError
 from nestling.local import cross_entropy
 from nestling.local.losses import masked
 
@@ -56,3 +57,12 @@ def test_the_mask_keeps_the_dtype(dtype):
 def test_absent_classes_are_zero_whatever_the_model_says_of_them(value):
     logits = torch.tensor([[1.0, value, 3.0]])
     assert torch.equal(masked(logits, torch.tensor([0, 2])), torch.tensor([[1.0, 0.0, 3.0]]))
+
+
+def test_a_model_that_returns_more_than_logits_is_refused_in_one_sentence():
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(TrainingError, match="needs a model that returns logits alone, not a tuple"):
+        cross_entropy(alone(Two()), torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
