@@ -136,3 +136,12 @@ def test_presets_of_the_papers_are_listed(capsys):
     names = [row["name"] for row in json.loads(out)]
     assert code == 0
     assert {"heterofl-cifar10-iid-a-e", "heterofl-cifar10-iid-a-e-laptop", "fjord-digits"} <= set(names)
+
+
+def test_what_was_taken_of_a_file_of_weights_is_told(tmp_path, capsys):
+    first = ["run", "heterofl-digits", *QUICK, "rounds=1", "--out"]
+    assert nestling(capsys, *first, str(tmp_path / "first"))[0] == 0
+    weights = f"model.weights='{tmp_path / 'first' / 'model.safetensors'}'"
+    code, _, err = nestling(capsys, *first, str(tmp_path / "second"), weights)
+    assert code == 0
+    assert err == "23 of 23 tensors filled\n"

@@ -50,7 +50,9 @@ class Bar:
         self._progress.stop()
 
     def start(self, made: Setting, server: Server) -> None:
-        """Show how far a run is, and how far it goes."""
+        """Show how far a run is, and how far it goes; and what it took of a file of weights."""
+        if made.started:
+            err().print(made.started, soft_wrap=True)
         self._progress.update(self._task, total=made.experiment.rounds, completed=server.round, figures="")
 
     def job(self) -> None:

@@ -57,6 +57,8 @@ class Setting:
         The samples kept back from training, (samples,): possibly none.
     fleet
         Who takes part, at which level.
+    started
+        What was taken of a file of pre-trained weights, for people; empty where there is none.
     """
 
     experiment: Experiment
@@ -67,6 +69,7 @@ class Setting:
     partition: Partition
     validation: Tensor
     fleet: Fleet
+    started: str = ""
 
     @cached_property
     def levels(self) -> dict[str, float]:
@@ -183,10 +186,10 @@ def setting(blueprint: Blueprint) -> Setting:
     empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
     if empty is not None:
         raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
-    model, axes = _model(blueprint, dataset)
+    model, axes, started = _model(blueprint, dataset)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
-    made = Setting(experiment, method, model, axes, dataset, shares, validation, fleet)
+    made = Setting(experiment, method, model, axes, dataset, shares, validation, fleet, started)
     for ratio in made.levels.values():
         made.submodel(ratio).fit(axes)
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
@@ -228,18 +231,17 @@ def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partit
     return replace(shares, train=tuple(kept[samples] for samples in shares.train))
 
 
-def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap]:
+def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap, str]:
     settings, example = blueprint.experiment.model, torch.zeros(2, *dataset.shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(blueprint.experiment.seed, "model"))
         model = blueprint.model if blueprint.model is not None else _build(settings.name, settings.options, dataset)
-    if settings.weights:
-        start_from(model, settings.weights)
+    started = start_from(model, settings.weights).summary() if settings.weights else ""
     axes = trace(model, example)
     if settings.width < 1:
         model = submodel(model, axes, plan(axes, settings.width))
         axes = trace(model, example)
-    return model, axes
+    return model, axes, started
 
 
 def _build(name: str, options: dict[str, Any], dataset: Dataset) -> nn.Module:
