@@ -32,13 +32,14 @@ def accept(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut], tr
     bool
         Whether all tensors are where the model's are.
     """
-    if not _plain(whole, state, how):
+    plain = _plain(whole, state, how)
+    if not plain:
         _explain(axes, whole, state, how)
     if not trusted:
         for name, tensor in state.items():
             if averaged(tensor) and not _finite(tensor):
                 raise StateError(f"the tensor {name!r} holds values that are not finite")
-    return all(tensor.device == whole[name].device for name, tensor in state.items())
+    return plain or all(tensor.device == whole[name].device for name, tensor in state.items())
 
 
 def averaged(tensor: Tensor) -> bool:
@@ -47,14 +48,14 @@ def averaged(tensor: Tensor) -> bool:
 
 
 def _plain(whole: State, state: State, how: Mapping[str, Cut]) -> bool:
-    """Whether an update is just as it should be: the usual case, asked in one breath."""
+    """Whether an update is just as it should be, and where it should be: the usual case, asked in one breath."""
     return len(state) == len(how) and all(
         (tensor := state.get(name)) is not None
         and tensor.__class__ in _KINDS
         and tensor.shape == place.shape
         and tensor.dtype == whole[name].dtype
         and tensor.layout is torch.strided
-        and not tensor.is_meta
+        and tensor.device == whole[name].device
         for name, place in how.items()
     )
 

@@ -23,24 +23,32 @@ class Mean:
     ----------
     room
         Where the mean is kept, as `room_for` makes it.
-    cuts
-        How the tensors were cut.
+    shapes
+        What must agree for the room to be used again.
     like
         One of the states: all others have the same dtypes.
     """
 
-    def __init__(self, room: dict[str, Tensor], cuts: Mapping[str, Cut], like: State) -> None:
+    def __init__(self, room: dict[str, Tensor], shapes: object, like: State) -> None:
         self.tensors = room
-        self.cuts = cuts
+        self.shapes = shapes
+        self._mine = list(room.values())
         self._wider = any(tensor.dtype != like[name].dtype for name, tensor in room.items())
         fused = {tensor.dtype for tensor in room.values()} in _FUSED
         self._move = _fused if fused and all(tensor.is_cpu for tensor in room.values()) else torch._foreach_lerp_
         self.bytes = sum(tensor.nbytes for tensor in room.values())
+        self.cuts: Mapping[str, Cut] = {}
         self.weight = 0.0
+
+    def restart(self, cuts: Mapping[str, Cut]) -> Mean:
+        """Begin anew, with tensors of the same shapes that were cut in this way; return itself."""
+        self.cuts = cuts
+        self.weight = 0.0
+        return self
 
     def add(self, tensors: list[Tensor], weight: float) -> None:
         """Move the mean by what one more client returned, in the order of `tensors`."""
-        mine = list(self.tensors.values())
+        mine = self._mine
         if self._wider:
             tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
         self.weight += weight

@@ -67,7 +67,7 @@ class Tally:
         self._means: dict[object, Mean] = {}
         self._kind: object = None
         self._sums: Sums
-        self._spare: dict[object, list[dict[str, Tensor]]] = {}
+        self._spare: dict[object, list[Mean]] = {}
         self.restart(state)
 
     def restart(self, state: State) -> None:
@@ -81,15 +81,16 @@ class Tally:
         self._counted: dict[str, Tensor] = {}
         self._room, self._used = ROOM * sum(self._state[name].nbytes for name in floats), 0
         self._spare = {}
-        for mean in self._means.values():
-            self._spare.setdefault(_shapes(mean.tensors), []).append(mean.tensors)
-        self._means.clear()
         kept = {name: self._state[name] for name in floats}
-        if _shapes(kept) == self._kind:
+        kind = [(name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in kept.items()]
+        if kind == self._kind:  # the memory of the last merge fits
             self._sums.restart(kept)
+            for mean in self._means.values():
+                self._spare.setdefault(mean.shapes, []).append(mean)
         else:
             self._sums = Sums(kept, self._whole)
-        self._kind = _shapes(kept)
+        self._means.clear()
+        self._kind = kind
         self.clients = 0
 
     @torch.no_grad()
@@ -201,12 +202,13 @@ class Tally:
         key = (plan, tuple(names))
         mean = self._means.get(key)
         if mean is None:
-            size = sum(state[name].nbytes for name in names)
+            shapes = key[1], tuple([how[name].shape for name in names])
+            spare = self._spare.get(shapes)
+            size = spare[-1].bytes if spare else sum(state[name].nbytes for name in names)
             if _SHARE * size <= self._room - self._used:
                 self._used += size
-                spare = self._spare.get(_shapes(state, names))
-                room = spare.pop() if spare else room_for(names, state)
-                mean = self._means[key] = Mean(room, how, state)
+                mean = spare.pop() if spare else Mean(room_for(names, state), shapes, state)
+                self._means[key] = mean.restart(how)
         if mean is not None:
             mean.add([state[name] for name in names], weight)
         else:
@@ -283,14 +285,6 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
         alone = name if name in shared else ""  # it may live on under another name when its block is dropped
         groups.setdefault((axes.dims[name], tuple(owners.get(name, ())), alone), []).append(name)
     return [tuple(group) for group in groups.values()]
-
-
-def _shapes(tensors: State, names: Iterable[str] | None = None) -> object:
-    """What must agree for memory to be used again."""
-    return tuple(
-        (name, tensors[name].shape, tensors[name].dtype, tensors[name].device)
-        for name in (tensors if names is None else names)
-    )
 
 
 def _ranks(plan: Plan, both: Mapping[str, Runs], axis: str, count: int) -> Runs:

@@ -33,7 +33,7 @@ class Owns:
         key = update.plan.key
         floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
         if key not in self._means:
-            self._means[key] = Mean(room_for(floats, own), {}, own)
+            self._means[key] = Mean(room_for(floats, own), None, own)
             self._counters[key] = {name: tensor for name, tensor in own.items() if name not in floats}
             self._like[key] = own
         self._means[key].add([own[name] for name in floats], weight)
