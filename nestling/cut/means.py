@@ -36,7 +36,7 @@ class Mean:
         self._wider = any(tensor.dtype != like[name].dtype for name, tensor in room.items())
         fused = {tensor.dtype for tensor in room.values()} in _FUSED
         self._move = _fused if fused and all(tensor.is_cpu for tensor in room.values()) else torch._foreach_lerp_
-        self.bytes = sum(tensor.nbytes for tensor in room.values())
+        self.bytes = sum(like[name].nbytes for name in room)  # of a state: the room of half-precision ones is larger
         self.cuts: Mapping[str, Cut] = {}
         self.weight = 0.0
 
