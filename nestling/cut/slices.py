@@ -126,6 +126,14 @@ class Cut:
             else:
                 place.lerp_(value, share)
 
+    def put(self, big: Tensor, small: Tensor) -> None:
+        """Write the small tensor to its places in `big`, which is contiguous: the inverse of `take`."""
+        if self.boxes is not None:
+            self.blend(big, small, 1)
+            return
+        rows = torch.from_numpy(np.add.outer(*places_of(self)).ravel()).to(big.device)
+        big.view(-1, self.width)[rows] = small.reshape(-1, self.width)
+
     def zeros(self, like: Tensor) -> Tensor:
         """Return room for sums: the big tensor `like` seen by its factors, in double precision."""
         dtype = torch.complex128 if like.is_complex() else torch.float64

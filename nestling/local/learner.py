@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,8 @@ class Learner:
         The round, counted from 1.
     scratch
         What a loss wants to find again at the next batch; it lives as long as the model.
+    memory
+        What the client remembers of its earlier turns: ``kind/tensor`` → value.
     """
 
     model: nn.Module
@@ -47,3 +50,4 @@ class Learner:
     levels: tuple[float, ...] = ()
     round: int = 1
     scratch: dict[Any, Any] = field(default_factory=dict)
+    memory: Mapping[str, Tensor] = field(default_factory=dict)

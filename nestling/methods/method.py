@@ -7,14 +7,15 @@ A method is a value made of module-level functions. It can be copied with other 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan, plan
-from nestling.local import Loss, cross_entropy
+from nestling.local import Learner, Loss, cross_entropy
+from nestling.methods.between import After, Between, State
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Turn:
         The client's number.
     seed
         Differs from client to client and round to round, and is the same whenever the experiment is repeated.
+    notes
+        What the server remembers for the method.
     """
 
     axes: AxisMap
@@ -43,6 +46,7 @@ class Turn:
     round: int
     client: int
     seed: int
+    notes: State = field(default_factory=dict)
 
 
 def everything(turn: Turn) -> Plan:
@@ -68,6 +72,16 @@ def the_logits(output: Tensor) -> Tensor:
 def as_they_are(axes: AxisMap, plan: Plan) -> dict[str, float]:
     """Nothing of a sub-model starts at another value than the whole model's."""
     return {}
+
+
+def no_notes(turn: Turn) -> dict[str, Tensor]:
+    """The server remembers nothing but the model."""
+    return {}
+
+
+def as_merged(state: State, notes: State) -> State:
+    """The whole model is what slices are merged into."""
+    return state
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,17 @@ class Method:
         How much a client counts when slices are merged: all the same, by its samples, or by its ratio.
     proximal
         FedProx's μ; 0 for none.
+    remember
+        What a client remembers for its next turn, from its learner after training and the slice it was given:
+        ``kind/tensor`` → value, shaped like that tensor of its slice. The next learner has it as its `memory`.
+    notes
+        What the server remembers for the method before the first round; the turn's round and client mean nothing.
+    between
+        What the server does after a round's merge.
+    whole
+        The whole model that is tested and saved, from (weights, notes).
+    unlabelled
+        Whether the server needs samples without labels (data.unlabelled).
     """
 
     name: str
@@ -124,3 +149,8 @@ class Method:
     masked: bool = False
     weighting: Literal["none", "samples", "width"] = "none"
     proximal: float = 0.0
+    remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
+    notes: Callable[[Turn], dict[str, Tensor]] = no_notes
+    between: Callable[[Between], After] | None = None
+    whole: Callable[[State, State], State] = as_merged
+    unlabelled: bool = False

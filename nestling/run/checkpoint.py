@@ -24,7 +24,8 @@ from nestling.run.server import Server
 from nestling.run.setting import Setting
 
 _KEEP = 2
-_FORMAT = "nestling-checkpoint-1"
+_GROUPS = ("state", "memory", "coverage", "submodels", "notes")
+_FORMAT = "nestling-checkpoint-2"
 
 
 class _Figures(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +34,7 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
     counts: dict[str, float]
     best: dict[str, Any]
     private: dict[int, str]
+    memories: dict[int, str]
 
 
 def write(folder: Path, server: Server) -> None:
@@ -46,10 +48,10 @@ def write(folder: Path, server: Server) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     own = {f"{key}/{name}": tensor for key, held in server.submodels.items() for name, tensor in held.items()}
-    groups = {"state": server.state, "memory": server.memory, "coverage": server.coverage, "submodels": own}
-    for group, tensors in groups.items():
+    held = (server.state, server.memory, server.coverage, own, server.notes)
+    for group, tensors in zip(_GROUPS, held, strict=True):
         write_whole(draft / f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
-    figures = _Figures(_FORMAT, server.round, server.counts, server.best, server.private.index)
+    figures = _Figures(_FORMAT, server.round, server.counts, server.best, server.private.index, server.memories.index)
     write_whole(draft / "figures.json", msgspec.json.format(msgspec.json.encode(figures)))
     sync(draft)
     draft.rename(place / name)
@@ -57,6 +59,7 @@ def write(folder: Path, server: Server) -> None:
     for old in saved(folder)[:-_KEEP]:
         shutil.rmtree(old)
     server.private.tidy()
+    server.memories.tidy()
 
 
 def saved(folder: Path) -> list[Path]:
@@ -72,10 +75,7 @@ def read(folder: Path, setting: Setting) -> Server | None:
     place = found[-1]
     try:
         figures = msgspec.json.decode((place / "figures.json").read_bytes(), type=_Figures)
-        groups = {
-            group: safetensors.torch.load_file(place / f"{group}.safetensors")
-            for group in ("state", "memory", "coverage", "submodels")
-        }
+        groups = {group: safetensors.torch.load_file(place / f"{group}.safetensors") for group in _GROUPS}
     except (OSError, msgspec.DecodeError, safetensors.SafetensorError) as problem:
         raise RunError(f"the checkpoint {place} cannot be read: {str(problem).splitlines()[0]}") from None
     if figures.format != _FORMAT:
@@ -85,14 +85,17 @@ def read(folder: Path, setting: Setting) -> Server | None:
     for name, tensor in groups["submodels"].items():
         key, _, inside = name.partition("/")
         submodels.setdefault(key, {})[inside] = tensor
-    drawer = Drawer(folder / "private", figures.private)
-    drawer.tidy()
+    private, memories = Drawer(folder / "private", figures.private), Drawer(folder / "memory", figures.memories)
+    for drawer in (private, memories):
+        drawer.tidy()
     return Server(
         round=figures.round,
         state=state,
         memory=groups["memory"],
         submodels=submodels,
-        private=drawer,
+        private=private,
+        memories=memories,
+        notes=groups["notes"],
         coverage=groups["coverage"],
         counts={name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
         tally=Tally(setting.axes, state),

@@ -40,7 +40,9 @@ class Data(_Settings, frozen=True):
     """The data set, and how it is divided among clients.
 
     `samples` takes only so many training samples (0: all); `validation` keeps back a share of the training set, on
-    which the best round is then chosen; `dir` is where files lie.
+    which the best round is then chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to
+    the server, without their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set
+    instead, as FedMorph's authors do.
     """
 
     name: str = "digits"
@@ -51,6 +53,8 @@ class Data(_Settings, frozen=True):
     augment: Literal["default", "none", "crop-flip"] = "default"
     samples: Maybe = 0
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    unlabelled: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    unlabelled_test: bool = False
     dir: str = ""
 
 

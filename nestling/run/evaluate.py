@@ -33,10 +33,11 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     """Test the server's model; return the figures, and the local accuracy of every client."""
     if setting.private:
         return _own_models(setting, server, engine)
-    plans = {name: setting.submodel(ratio) for name, ratio in setting.levels.items()}
+    plans = {name: setting.submodel(ratio, server.notes) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = Plan(key="full")
-    states = ready(setting, server, engine, [whole, *plans.values()])
+    given = {whole: server.whole(setting)} | {plan: dict(state) for plan, state in server.networks.values()}
+    states = ready(setting, server, engine, [*given, *plans.values()], given)
     logits = _logits(setting, engine, states, "test")
     targets = setting.dataset.test_targets[: len(logits[whole])]
     figures = _told(logits[whole], targets, "global_")
@@ -47,6 +48,8 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     named = {name: plans.get(name, whole) for name in setting.levels}
     figures["submodels"] = {name: _told(logits[plan], targets) for name, plan in named.items()}
     _spread(figures)
+    if server.networks:
+        figures["networks"] = {name: _told(logits[plan], targets) for name, (plan, _) in server.networks.items()}
     figures["local_accuracy"], local = _local(setting, dict.fromkeys(range(len(setting.partition.test)), logits[whole]))
     if len(setting.validation):
         kept = setting.dataset.targets[setting.validation]
@@ -61,9 +64,12 @@ def score(figures: Mapping[str, Any]) -> float:
     return -1.0 if value is None else float(value)
 
 
-def ready(setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan]) -> dict[Plan, State]:
-    """Return the sub-models of some plans, with statistics of their norms asked for from clients."""
-    states = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans)}
+def ready(
+    setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan], given: Mapping[Plan, State] | None = None
+) -> dict[Plan, State]:
+    """Return the sub-models of some plans, `given` or cut out, with statistics of their norms asked of clients."""
+    given = given or {}
+    states = {plan: given[plan] if plan in given else server.slice(setting, plan) for plan in dict.fromkeys(plans)}
     if not setting.statistics:
         return states
     asked, batch = _asked(setting, server.round), _batch(setting)
@@ -154,7 +160,7 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     jobs, ratios = [], []
     for client in server.private.clients():
         level = setting.level(client, server.round)
-        plan = setting.method.plan(setting.turn(client, level.ratio, server.round))
+        plan = setting.method.plan(setting.turn(client, level.ratio, server.round, server.notes))
         state = server.slice(setting, plan) | server.private.get(client)
         jobs.append(TestOwn(client, plan, state, _batch(setting)))
         ratios.append(level.name)

@@ -24,7 +24,6 @@ from nestling.run import checkpoint
 from nestling.run.config import Experiment, from_file
 from nestling.run.evaluate import evaluate, score
 from nestling.run.presets import find
-from nestling.run.private import Drawer
 from nestling.run.record import Record, summary, write_models
 from nestling.run.round import play
 from nestling.run.server import Server
@@ -124,8 +123,7 @@ def run(
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "config.toml", chosen.to_toml().encode())
-        private = Drawer(None if folder is None else folder / "private")
-        server = Server.start(made, private)
+        server = Server.start(made, folder)
         return _play(blueprint, made, server, folder, watcher or Silent())
 
 
@@ -140,7 +138,7 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
     blueprint = Blueprint(from_file(folder / "config.toml"), **own)
     with _one_thread():
         made = setting(blueprint)
-        server = checkpoint.read(folder, made) or Server.start(made, Drawer(folder / "private"))
+        server = checkpoint.read(folder, made) or Server.start(made, folder)
         return _play(blueprint, made, server, folder, watcher or Silent())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -15,7 +15,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Train:
-    """Train a slice on a client's samples."""
+    """Train a slice on a client's samples; `memory` is what the client remembers of earlier turns."""
 
     client: int
     round: int
@@ -23,13 +23,15 @@ class Train:
     plan: Plan
     state: State
     lr: float
+    memory: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
     """What a client returns: its slice after training, and how far that went.
 
-    `touched` is narrower than `plan` where it trained less than it was given (the classes it holds).
+    `touched` is narrower than `plan` where it trained less than it was given (the classes it holds). `memory` is for
+    the client's own next turn: a device would keep it, a simulation hands it to whichever worker plays the client.
     """
 
     client: int
@@ -38,6 +40,7 @@ class Update:
     state: State
     samples: int
     progress: Progress
+    memory: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What clients keep to themselves between rounds: in memory, or in files where the run has a directory.
+"""What belongs to single clients between rounds: in memory, or in files where the run has a directory.
 
 A file is written under a new name each time. Which files belong to the run is written in its checkpoint, so a run that
 is killed finds those of its last checkpoint as they were.
@@ -16,7 +16,7 @@ from nestling.cut.wire import load, save
 
 
 class Drawer:
-    """A place for every client's private tensors.
+    """A place for every client's tensors, and the plan that they are cut by.
 
     Parameters
     ----------
@@ -28,23 +28,28 @@ class Drawer:
 
     def __init__(self, folder: Path | None = None, index: Mapping[int, str] | None = None) -> None:
         self._folder = folder
-        self._held: dict[int, dict[str, Tensor]] = {}
+        self._held: dict[int, tuple[dict[str, Tensor], Plan]] = {}
         self.index: dict[int, str] = dict(index or {})
 
     def get(self, client: int) -> dict[str, Tensor]:
         """Return what a client keeps: nothing at first."""
-        if self._folder is not None and client in self.index:
-            return load(self._folder / self.index[client])[0]
-        return self._held.get(client, {})
+        return self.held(client)[0]
 
-    def put(self, client: int, round: int, state: dict[str, Tensor]) -> None:
+    def held(self, client: int) -> tuple[dict[str, Tensor], Plan]:
+        """Return what a client keeps, and the plan that it was put in with."""
+        if self._folder is not None and client in self.index:
+            return load(self._folder / self.index[client])
+        return self._held.get(client, ({}, Plan()))
+
+    def put(self, client: int, round: int, state: dict[str, Tensor], plan: Plan | None = None) -> None:
         """Keep a client's tensors."""
+        plan = plan or Plan()
         if self._folder is None:
-            self._held[client] = state
+            self._held[client] = state, plan
             return
         self._folder.mkdir(exist_ok=True)
         name = f"{client}-{round}.safetensors"
-        save(self._folder / name, state, Plan())
+        save(self._folder / name, state, plan)
         self.index[client] = name
 
     def copy(self) -> Drawer:

@@ -74,7 +74,7 @@ def summary(
     experiment = setting.experiment
     levels = {}
     for name, ratio in setting.levels.items():
-        cost = setting.cost(setting.submodel(ratio))
+        cost = setting.cost(setting.submodel(ratio, server.notes))
         macs = cost.macs // experiment.local.batch
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
     return {
@@ -105,7 +105,7 @@ def panels(setting: Setting, server: Server) -> dict[str, Any]:
     steps: dict[str, dict[str, float]] = {}
     weights: dict[str, dict[str, float]] = {}
     for level, ratio in setting.levels.items():
-        state = server.slice(setting, setting.submodel(ratio))
+        state = server.slice(setting, setting.submodel(ratio, server.notes))
         steps[level] = {name.removesuffix(".step"): x.item() for name, x in state.items() if name.endswith(".step")}
         layers = [name for name in state if name in setting.parameters and state[name].dim() > 1]
         weights[level] = {name.removesuffix(".weight"): state[name].abs().mean().item() for name in layers}
@@ -152,9 +152,9 @@ def _written(value: Any) -> str:
 
 def write_models(folder: Path, setting: Setting, server: Server) -> None:
     """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
-    save(folder / "model.safetensors", server.slice(setting, Plan(key="full")), Plan(key="full"))
+    save(folder / "model.safetensors", server.whole(setting), Plan(key="full"))
     if setting.inconsistent:
         (folder / "submodels").mkdir(exist_ok=True)
         for ratio in setting.levels.values():
-            plan = setting.submodel(ratio)
+            plan = setting.submodel(ratio, server.notes)
             save(folder / "submodels" / f"{plan.key}.safetensors", server.own(setting, plan), plan)

@@ -17,12 +17,15 @@ from nestling.engines import Engine
 from nestling.errors import RunError
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
+from nestling.methods.between import Between
 from nestling.methods.server import step
 from nestling.run.jobs import State, Train, Update
+from nestling.run.memory import recall, remember
 from nestling.run.owns import Owns
 from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+from nestling.seeds import derive
 
 Tick = Callable[[], None]
 
@@ -34,12 +37,20 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
     drawn = setting.sample(round)
     levels = {client: setting.level(client, round) for client in drawn}
-    plans = {client: setting.method.plan(setting.turn(client, levels[client].ratio, round)) for client in drawn}
+    plans = {
+        client: setting.method.plan(setting.turn(client, levels[client].ratio, round, server.notes)) for client in drawn
+    }
     clients, seconds = _in_time(setting, plans)
     slices = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans[client] for client in clients)}
     jobs = [
         Train(
-            client, round, levels[client].ratio, plans[client], slices[plans[client]] | server.private.get(client), rate
+            client,
+            round,
+            levels[client].ratio,
+            plans[client],
+            slices[plans[client]] | server.private.get(client),
+            rate,
+            recall(setting.axes, server.memories, client, plans[client]),
         )
         for client in clients
     ]
@@ -62,6 +73,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
     )
     server.submodels |= own.value()
+    _between(setting, before, server, rate)
     server.counts["simulated_seconds"] += seconds
     return server, {
         "round": round,
@@ -88,12 +100,40 @@ def _merge(setting: Setting, server: Server, update: Update, sent: State, weight
     if kept:
         server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
+    if update.memory:
+        remember(setting.axes, server.memories, update.client, update.plan, update.memory, round=server.round)
     server.tally.add(update.state, update.plan, weight, update.touched)
     server.cover(update.plan)
     travelled = _bytes(setting, update.plan)
     server.counts["bytes_down"] += travelled
     server.counts["bytes_up"] += travelled
     server.counts["client_macs"] += _macs(setting, update.client, update.plan)
+
+
+def _between(setting: Setting, before: Server, server: Server, rate: float) -> None:
+    """Let the method do what it does between rounds."""
+    if setting.method.between is None:
+        return
+    after = setting.method.between(
+        Between(
+            model=setting.model,
+            axes=setting.axes,
+            parameters=setting.parameters,
+            before=before.state,
+            state=server.state,
+            gathered=server.tally.weights,
+            notes=server.notes,
+            round=server.round,
+            rounds=setting.experiment.rounds,
+            clients=setting.fleet.clients,
+            inputs=setting.unlabelled,
+            ready=setting.dataset.ready,
+            local=setting.experiment.local,
+            lr=rate,
+            seed=derive(setting.experiment.seed, "between", server.round),
+        )
+    )
+    server.state, server.notes, server.networks = after.state, after.notes, after.networks
 
 
 def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:

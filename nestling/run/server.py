@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +32,10 @@ class Server:
         What every sub-model has for itself: key of its plan → name → tensor. One that nobody trained yet is missing.
     private
         What clients keep to themselves.
+    memories
+        What clients remember from turn to turn.
+    notes
+        What the server remembers for the method.
     coverage
         For every axis, how many client-rounds trained each of its units: (size,) int64.
     counts
@@ -38,6 +44,8 @@ class Server:
         Where the slices of a round are merged: the same memory every round.
     best
         The best evaluation so far, and its round; empty before the first.
+    networks
+        What came up on the way to this round's model and may be tested beside it: name → plan, weights.
     """
 
     round: int
@@ -45,21 +53,26 @@ class Server:
     memory: dict[str, Tensor]
     submodels: dict[str, dict[str, Tensor]]
     private: Drawer
+    memories: Drawer
+    notes: dict[str, Tensor]
     coverage: dict[str, Tensor]
     counts: dict[str, float]
     tally: Tally
     best: dict[str, Any] = field(default_factory=dict)
+    networks: Mapping[str, tuple[Plan, Mapping[str, Tensor]]] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, setting: Setting, private: Drawer) -> Server:
-        """The server before the first round."""
+    def start(cls, setting: Setting, folder: Path | None) -> Server:
+        """The server before the first round of a run, in a directory or without."""
         state = {name: tensor.detach().clone() for name, tensor in setting.model.state_dict().items()}
         return cls(
             round=0,
             state=state,
             memory={},
             submodels={},
-            private=private,
+            private=Drawer(None if folder is None else folder / "private"),
+            memories=Drawer(None if folder is None else folder / "memory"),
+            notes=setting.notes,
             coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
             counts={"bytes_down": 0, "bytes_up": 0, "client_macs": 0, "simulated_seconds": 0.0},
             tally=Tally(setting.axes, state),
@@ -72,6 +85,8 @@ class Server:
             round=self.round + 1,
             submodels=dict(self.submodels),
             private=self.private.copy(),
+            memories=self.memories.copy(),
+            networks={},
             coverage={name: counts.clone() for name, counts in self.coverage.items()},
             counts=dict(self.counts),
         )
@@ -88,6 +103,12 @@ class Server:
     def slice(self, setting: Setting, plan: Plan) -> dict[str, Tensor]:
         """The sub-model of a plan: cut out of the global model, with what it has for itself."""
         return extract(setting.axes, plan, self.state) | self.own(setting, plan)
+
+    def whole(self, setting: Setting) -> dict[str, Tensor]:
+        """The whole model, as it is tested and saved."""
+        full = Plan(key="full")
+        state = setting.method.whole(self.state, self.notes)
+        return extract(setting.axes, full, state) | self.own(setting, full)
 
     def told(self, setting: Setting) -> dict[str, Any]:
         """What was spent so far, as it is recorded; simulated time only where there are devices."""

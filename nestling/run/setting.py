@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -55,6 +56,8 @@ class Setting:
         The data, and which client holds what of it.
     validation
         The samples kept back from training, (samples,): possibly none.
+    unlabelled
+        The samples kept back for the server to use without their labels, (samples, …): possibly none.
     fleet
         Who takes part, at which level.
     started
@@ -68,6 +71,7 @@ class Setting:
     dataset: Dataset
     partition: Partition
     validation: Tensor
+    unlabelled: Tensor
     fleet: Fleet
     started: str = ""
 
@@ -106,6 +110,12 @@ class Setting:
     def frozen(self) -> frozenset[str]:
         """The names of parameters that are not trained."""
         return self.method.frozen(self.axes)
+
+    @cached_property
+    def notes(self) -> dict[str, Tensor]:
+        """What the server remembers for the method before the first round."""
+        seed = derive(self.experiment.seed, "notes")
+        return self.method.notes(Turn(self.axes, self.parameters, 1.0, 0, -1, seed))
 
     @cached_property
     def devices(self) -> Population | None:
@@ -154,14 +164,14 @@ class Setting:
         costs = {level: self.cost(self.submodel(level.ratio)) for level, _ in self.fleet.mix}
         return level_for(self.devices.device_of(client), costs)
 
-    def turn(self, client: int, ratio: float, round: int) -> Turn:
+    def turn(self, client: int, ratio: float, round: int, notes: Mapping[str, Tensor] | None = None) -> Turn:
         """A client's turn in a round: what its slice may depend on."""
         seed = derive(self.experiment.seed, "plan", round, client)
-        return Turn(self.axes, self.parameters, ratio, round, client, seed)
+        return Turn(self.axes, self.parameters, ratio, round, client, seed, self.notes if notes is None else notes)
 
-    def submodel(self, ratio: float) -> Plan:
-        """The sub-model of a level that is tested and handed out."""
-        return self.method.deploy(self.turn(-1, ratio, 0))
+    def submodel(self, ratio: float, notes: Mapping[str, Tensor] | None = None) -> Plan:
+        """The sub-model of a level that is tested and handed out; without notes, as it is before the first round."""
+        return self.method.deploy(self.turn(-1, ratio, 0, notes))
 
     def sample(self, round: int) -> tuple[int, ...]:
         """Who takes part in a round: drawn by the fleet, and online."""
@@ -177,7 +187,7 @@ def setting(blueprint: Blueprint) -> Setting:
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = blueprint.dataset or _dataset(experiment)
-    kept, validation = _split(experiment, dataset)
+    kept, validation, unlabelled = _split(experiment, dataset)
     shares = blueprint.partition or _partition(experiment, dataset, kept)
     if len(shares.train) != experiment.fleet.clients:
         raise ConfigError(
@@ -189,7 +199,9 @@ def setting(blueprint: Blueprint) -> Setting:
     model, axes, started = _model(blueprint, dataset)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
-    made = Setting(experiment, method, model, axes, dataset, shares, validation, fleet, started)
+    made = Setting(experiment, method, model, axes, dataset, shares, validation, unlabelled, fleet, started)
+    if method.unlabelled and not len(unlabelled):
+        raise ConfigError(f"{method.name} needs samples without labels at the server: set data.unlabelled=0.1, say")
     for ratio in made.levels.values():
         made.submodel(ratio).fit(axes)
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
@@ -204,14 +216,18 @@ def _dataset(experiment: Experiment) -> Dataset:
     return dataset
 
 
-def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """The training samples in use, and those kept back for validation."""
+def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of the training samples in use and of those kept back for validation, and unlabelled samples."""
     order = numpy_stream(experiment.seed, "split").permutation(len(dataset.inputs))
     if experiment.data.samples > len(order):
         raise ConfigError(f"data.samples is {experiment.data.samples}, but {dataset.name} has {len(order)}")
     order = order[: experiment.data.samples or None]
-    back = int(len(order) * experiment.data.validation)
-    return torch.from_numpy(order[back:]).sort().values, torch.from_numpy(order[:back]).sort().values
+    first = int(len(order) * experiment.data.validation)
+    second = first + int(len(order) * experiment.data.unlabelled)
+    validation, given, kept = (
+        torch.from_numpy(part).sort().values for part in (order[:first], order[first:second], order[second:])
+    )
+    return kept, validation, dataset.test_inputs if experiment.data.unlabelled_test else dataset.inputs[given]
 
 
 def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partition:

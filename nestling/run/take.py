@@ -39,8 +39,10 @@ def take(out: str | Path, level: str = "full", **own: Any) -> nn.Module:
         raise RunError(f"{str(folder)!r} holds no checkpoint yet: no round is done")
     if level != "full" and level not in made.levels:
         raise RunError(f"the run has no level {level!r}{nearest(level, ['full', *made.levels])}")
-    plan = Plan(key="full") if level == "full" else made.submodel(made.levels[level])
-    state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan])[plan]
+    full = Plan(key="full")
+    plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
+    given = {full: server.whole(made)} if plan == full else {}
+    state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
     model = submodel(made.model, made.axes, plan)
     model.load_state_dict(state)
     return model.eval()

@@ -56,6 +56,7 @@ class Workshop:
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
             scratch,
+            job.memory,
         )
         samples = made.partition.train[job.client]
         augment = torch_stream(seed, "augment", job.round, job.client)
@@ -83,7 +84,8 @@ class Workshop:
                 ) from None
         touched = Plan({made.classes: labels}) if masked and made.classes is not None else None
         state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        return Update(job.client, job.plan, touched, state, len(samples), progress)
+        memory = made.method.remember(learner, job.state) if made.method.remember else {}
+        return Update(job.client, job.plan, touched, state, len(samples), progress, memory)
 
     @__call__.register
     def _gather(self, job: Gather) -> list[tuple[State, int]]:

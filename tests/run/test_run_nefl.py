@@ -17,7 +17,6 @@ from nestling.methods import make
 from nestling.run import Evaluate, FleetSettings, Model, resume, run, take
 from nestling.run.jobs import Update
 from nestling.run.owns import Owns
-from nestling.run.private import Drawer
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
@@ -40,7 +39,7 @@ def experiment(**changes):
 def played(chosen):
     made = setting(Blueprint(chosen))
     engine = LocalEngine(partial(Workshop, made))
-    servers = [Server.start(made, Drawer())]
+    servers = [Server.start(made, None)]
     for _ in range(chosen.rounds):
         servers.append(play(made, servers[-1], engine)[0])
     return made, servers

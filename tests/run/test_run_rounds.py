@@ -22,7 +22,6 @@ from nestling.run import Data, Evaluate, FleetSettings, Model, take
 from nestling.run.evaluate import evaluate
 from nestling.run.experiment import run
 from nestling.run.jobs import Train
-from nestling.run.private import Drawer
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
@@ -35,7 +34,7 @@ def played(experiment, **own):
     """The setting, and the servers after each round, of an experiment in this process."""
     made = setting(Blueprint(experiment, **own))
     engine = LocalEngine(partial(Workshop, made))
-    servers = [Server.start(made, Drawer())]
+    servers = [Server.start(made, None)]
     for _ in range(experiment.rounds):
         servers.append(play(made, servers[-1], engine)[0])
     return made, servers, engine
