@@ -79,9 +79,9 @@ def no_notes(turn: Turn) -> dict[str, Tensor]:
     return {}
 
 
-def as_merged(state: State, notes: State) -> State:
+def as_merged(notes: State) -> State | None:
     """The whole model is what slices are merged into."""
-    return state
+    return None
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ class Method:
     between
         What the server does after a round's merge.
     whole
-        The whole model that is tested and saved, from (weights, notes).
+        The whole model that is tested and saved, from the notes, statistics of norms included; None where it is what
+        slices are merged into.
     unlabelled
         Whether the server needs samples without labels (data.unlabelled).
     """
@@ -152,5 +153,5 @@ class Method:
     remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
     notes: Callable[[Turn], dict[str, Tensor]] = no_notes
     between: Callable[[Between], After] | None = None
-    whole: Callable[[State, State], State] = as_merged
+    whole: Callable[[State], State | None] = as_merged
     unlabelled: bool = False

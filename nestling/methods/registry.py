@@ -13,6 +13,8 @@ from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
 from nestling.methods.fed_dropout import fed_dropout
 from nestling.methods.fedavg import fedavg
+from nestling.methods.fedmorph import fedmorph
+from nestling.methods.fedmorphprox import fedmorphprox
 from nestling.methods.fedprox import fedprox
 from nestling.methods.fedrolex import fedrolex
 from nestling.methods.fjord import fjord
@@ -33,6 +35,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fjord": fjord,
     "depthfl": depthfl,
     "nefl": nefl,
+    "fedmorph": fedmorph,
+    "fedmorphprox": fedmorphprox,
 }
 
 
@@ -58,8 +62,7 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
             f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
         )
     factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
-    hints = get_type_hints(factory)
-    known = inspect.signature(factory).parameters
+    known, hints = _options(factory), get_type_hints(getattr(factory, "__wrapped__", factory)) | get_type_hints(factory)
     given = {}
     for key, value in (options or {}).items():
         if key not in known:
@@ -90,4 +93,11 @@ def options(name: str) -> list[str]:
     >>> options("fedprox")
     ['mu=0.01', 'masked=False']
     """
-    return [f"{option.name}={option.default!r}" for option in inspect.signature(METHODS[name]).parameters.values()]
+    return [f"{option.name}={option.default!r}" for option in _options(METHODS[name]).values()]
+
+
+def _options(factory: Callable[..., Method]) -> dict[str, inspect.Parameter]:
+    """The options of a factory; where it takes those of another, which it then wraps, these too."""
+    own = inspect.signature(factory, follow_wrapped=False).parameters
+    named = {name: option for name, option in own.items() if option.kind is not option.VAR_KEYWORD}
+    return named | dict(inspect.signature(factory.__wrapped__).parameters) if hasattr(factory, "__wrapped__") else named

@@ -36,8 +36,8 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     plans = {name: setting.submodel(ratio, server.notes) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = Plan(key="full")
-    given = {whole: server.whole(setting)} | {plan: dict(state) for plan, state in server.networks.values()}
-    states = ready(setting, server, engine, [*given, *plans.values()], given)
+    given = {plan: dict(state) for plan, state in server.networks.values()} | server.given(setting, whole)
+    states = ready(setting, server, engine, [whole, *plans.values()], given)
     logits = _logits(setting, engine, states, "test")
     targets = setting.dataset.test_targets[: len(logits[whole])]
     figures = _told(logits[whole], targets, "global_")
@@ -67,11 +67,11 @@ def score(figures: Mapping[str, Any]) -> float:
 def ready(
     setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan], given: Mapping[Plan, State] | None = None
 ) -> dict[Plan, State]:
-    """Return the sub-models of some plans, `given` or cut out, with statistics of their norms asked of clients."""
-    given = given or {}
-    states = {plan: given[plan] if plan in given else server.slice(setting, plan) for plan in dict.fromkeys(plans)}
+    """Return the sub-models of some plans, with statistics of their norms asked of clients, or as they are `given`."""
+    plans = [plan for plan in dict.fromkeys(plans) if plan not in (given or {})]
+    states = {plan: server.slice(setting, plan) for plan in plans}
     if not setting.statistics:
-        return states
+        return states | dict(given or {})
     asked, batch = _asked(setting, server.round), _batch(setting)
     jobs = [
         Gather(plan, state, asked[at : at + _CLIENTS], batch)
@@ -84,7 +84,7 @@ def ready(
     for plan, state in states.items():
         for name, value in averaged(parts[plan]).items():
             state[name] = value.to(state[name].dtype)
-    return states
+    return states | dict(given or {})
 
 
 def _asked(setting: Setting, round: int) -> tuple[int, ...]:

@@ -105,10 +105,14 @@ class Server:
         return extract(setting.axes, plan, self.state) | self.own(setting, plan)
 
     def whole(self, setting: Setting) -> dict[str, Tensor]:
-        """The whole model, as it is tested and saved."""
+        """The whole model, as it is saved."""
         full = Plan(key="full")
-        state = setting.method.whole(self.state, self.notes)
-        return extract(setting.axes, full, state) | self.own(setting, full)
+        return self.given(setting, full).get(full) or self.slice(setting, full)
+
+    def given(self, setting: Setting, full: Plan) -> dict[Plan, dict[str, Tensor]]:
+        """The whole model under the plan `full` where the method keeps it apart from what slices are merged into."""
+        state = setting.method.whole(self.notes)
+        return {} if state is None else {full: dict(state)}
 
     def told(self, setting: Setting) -> dict[str, Any]:
         """What was spent so far, as it is recorded; simulated time only where there are devices."""

@@ -41,7 +41,7 @@ def take(out: str | Path, level: str = "full", **own: Any) -> nn.Module:
         raise RunError(f"the run has no level {level!r}{nearest(level, ['full', *made.levels])}")
     full = Plan(key="full")
     plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
-    given = {full: server.whole(made)} if plan == full else {}
+    given = server.given(made, full) if plan == full else {}
     state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
     model = submodel(made.model, made.axes, plan)
     model.load_state_dict(state)

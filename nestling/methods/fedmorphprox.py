@@ -1,0 +1,26 @@
+"""FedMorphProx: FedMorph whose clients stay near the weights they were sent, as in FedProx.
+
+FedMorph (see fedmorph), appendix C.4: μ = 0.01, and data drawn from Dirichlet(0.4). Departures: those of FedMorph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from nestling.errors import MethodError
+from nestling.methods.fedmorph import fedmorph
+from nestling.methods.method import Method
+
+
+@wraps(fedmorph, assigned=(), updated=())  # takes all of FedMorph's options
+def fedmorphprox(*, mu: float = 0.01, **options: Any) -> Method:
+    """Return FedMorphProx; options beside μ are FedMorph's.
+
+    >>> fedmorphprox(ratio=0.1).proximal
+    0.01
+    """
+    if not 0 <= mu < float("inf"):
+        raise MethodError(f"fedmorphprox's mu must be 0 or more, not {mu!r}")
+    return replace(fedmorph(**options), name="fedmorphprox", proximal=mu)
