@@ -6,19 +6,28 @@ from nestling.data.dataset import Dataset
 from nestling.data.fetch import get
 from nestling.data.partition import Partition, counts, partition
 from nestling.data.sources import DATASETS, Source, load, names
+from nestling.data.text import Text, TextShares, share
+from nestling.data.texts import TEXTS, load_text
+from nestling.data.vocabulary import Vocabulary
 
 __all__ = [
     "AUGMENT",
     "DATASETS",
+    "TEXTS",
     "Dataset",
     "Partition",
     "Source",
+    "Text",
+    "TextShares",
+    "Vocabulary",
     "counts",
     "crop_flip",
     "from_arrays",
     "from_hf",
     "get",
     "load",
+    "load_text",
     "names",
     "partition",
+    "share",
 ]

@@ -74,6 +74,10 @@ class Dataset:
         """The shape of one sample."""
         return tuple(self.inputs.shape[1:])
 
+    def example(self, batch: int) -> Tensor:
+        """Return an input of a model that holds nothing: (batch, *shape)."""
+        return torch.zeros(batch, *self.shape)
+
     def ready(self, inputs: Tensor) -> Tensor:
         """Turn a batch as it is stored (B, *shape) into what a model reads: float32, normalised, on the same device.
 

@@ -17,7 +17,10 @@ from nestling.local.losses import Loss, cross_entropy
 
 @dataclass(frozen=True)
 class Progress:
-    """What a client can tell of its training: sums over all samples of all steps, so that clients can be added up."""
+    """What a client can tell of its training: sums over all targets of all steps, so that clients can be added up.
+
+    A sample is one target: an image's class, or one word of a sequence.
+    """
 
     samples: int
     loss: float
@@ -71,8 +74,9 @@ def train(
             if how.clip:
                 nn.utils.clip_grad_norm_(parameters, how.clip, foreach=True)
             optimizer.step()
-            seen += len(targets)
-            total += value.detach() * len(targets)
+            count = int((targets >= 0).sum())
+            seen += count
+            total += value.detach() * count
             correct += (logits.detach().argmax(-1) == targets).sum()
     norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
     if not (torch.isfinite(total) and torch.isfinite(norms).all()):

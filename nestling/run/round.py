@@ -37,9 +37,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
     drawn = setting.sample(round)
     levels = {client: setting.level(client, round) for client in drawn}
-    plans = {
-        client: setting.method.plan(setting.turn(client, levels[client].ratio, round, server.notes)) for client in drawn
-    }
+    plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
     clients, seconds = _in_time(setting, plans)
     slices = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans[client] for client in clients)}
     jobs = [
@@ -50,7 +48,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
             plans[client],
             slices[plans[client]] | server.private.get(client),
             rate,
-            recall(setting.axes, server.memories, client, plans[client]),
+            recall(setting.cut_axes, server.memories, client, plans[client]),
         )
         for client in clients
     ]
@@ -101,7 +99,7 @@ def _merge(setting: Setting, server: Server, update: Update, sent: State, weight
         server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
     if update.memory:
-        remember(setting.axes, server.memories, update.client, update.plan, update.memory, round=server.round)
+        remember(setting.cut_axes, server.memories, update.client, update.plan, update.memory, round=server.round)
     server.tally.add(update.state, update.plan, weight, update.touched)
     server.cover(update.plan)
     travelled = _bytes(setting, update.plan)
@@ -127,7 +125,7 @@ def _between(setting: Setting, before: Server, server: Server, rate: float) -> N
             rounds=setting.experiment.rounds,
             clients=setting.fleet.clients,
             inputs=setting.unlabelled,
-            ready=setting.dataset.ready,
+            ready=setting.images.ready,
             local=setting.experiment.local,
             lr=rate,
             seed=derive(setting.experiment.seed, "between", server.round),

@@ -8,21 +8,22 @@ from pathlib import Path
 from nestling.errors import ConfigError, nearest
 from nestling.methods import make
 from nestling.run.config import Experiment, from_file
-from nestling.run.presets import digits, fedrolex, heterofl, nefl
+from nestling.run.presets import digits, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.mixes import as_papers_write
 from nestling.run.presets.preset import Preset
 
 __all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
 
-_PAPERS = (heterofl, fedrolex, nefl)
+_PAPERS = ((heterofl, wikitext), (fedrolex, stackoverflow), (nefl,))
 
 
 def every_preset() -> Iterator[Preset]:
     """Yield all presets: the demonstrations, then paper by paper its experiments and their small versions."""
     yield from digits.presets()
+    yield from words.presets()
     for paper in _PAPERS:
-        whole = list(paper.presets())
+        whole = [preset for file in paper for preset in file.presets()]
         yield from whole
         yield from (Preset(laptop(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
 
