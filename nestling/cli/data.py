@@ -158,12 +158,11 @@ def _show_text(name: str, clients: int | None, data_dir: Path | None, as_json: b
         for client in range(min(clients, _EACH))
     ]
     if as_json:
-        about = {"dataset": name, "task": text.task, "vocabulary": text.classes, "length": text.length}
-        print_json({**about, "partition": options, "first_clients": rows})
+        known = {"dataset": name, "task": text.task, "vocabulary": text.classes, "length": text.length}
+        print_json({**known, "partition": options, "first_clients": rows})
         return
-    out().print(
-        f"{name}: {clients:,} clients, {options['how']}, sequences of {text.length} of {text.classes:,} words: {text.task}"
-    )
+    about = f"sequences of {text.length} of {text.classes:,} words, {text.task}"
+    out().print(f"{name}: {clients:,} clients, {options['how']}, {about}")
     print_table(
         {"client": "right", "sequences": "right", "different words": "right"},
         [[f"{value:,}" for value in row.values()] for row in rows],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nestling.data import made_words, wikitext
+from nestling.data import made_words, shakespeare, stackoverflow, wikitext
 from nestling.data.places import Layout, find
 from nestling.data.sources import DATASETS, Download, Source
 from nestling.data.text import Task, Text
@@ -32,6 +32,9 @@ class TextSource:
     downloads: tuple[Download, ...] = ()
 
 
+_TFF = "https://storage.googleapis.com/tff-datasets-public/"
+_TINY = (Download("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"),)
+
 TEXTS: dict[str, TextSource] = {
     "words": TextSource(
         "Made-up sentences of 342,477 users, each on a topic; needs no files.",
@@ -49,6 +52,45 @@ TEXTS: dict[str, TextSource] = {
         wikitext.LAYOUTS,
         ("wikitext2", ""),
         (Download("https://wikitext.smerity.com/wikitext-2-v1.zip"),),
+    ),
+    "shakespeare": TextSource(
+        "Plays by 299 speakers, character by character.",
+        shakespeare.open_characters,
+        "next-word",
+        0,
+        80,
+        shakespeare.LAYOUTS,
+        ("shakespeare", ""),
+        _TINY,
+    ),
+    "shakespeare-words": TextSource(
+        "Plays by 299 speakers, word by word.",
+        shakespeare.open_words,
+        "next-word",
+        10_000,
+        20,
+        shakespeare.LAYOUTS,
+        ("shakespeare", ""),
+        _TINY,
+    ),
+    "stackoverflow": TextSource(
+        "Questions and answers of 342,477 users, sentence by sentence.",
+        stackoverflow.open_text,
+        "next-word",
+        10_000,
+        20,
+        stackoverflow.LAYOUTS,
+        ("stackoverflow",),
+        (Download(f"{_TFF}stackoverflow.sqlite.lzma"), Download(f"{_TFF}stackoverflow.word_count.tar.bz2")),
+    ),
+    "text-files": TextSource(
+        "Your own: folders train and test (or train alone) of .txt files, one a user, a sentence a line.",
+        stackoverflow.open_own,
+        "next-word",
+        10_000,
+        20,
+        stackoverflow.OWN_LAYOUTS,
+        ("text-files", ""),
     ),
 }
 

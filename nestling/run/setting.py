@@ -209,17 +209,19 @@ class Setting:
     def _cost_of_rows(self, made: Plan, rows: Sequence[str]) -> Cost:
         """What a sub-model with fewer rows costs.
 
-        All of it grows evenly with their number, which differs from client to client: so it is measured once with a
-        single row, and the rest follows from the whole.
+        All of it grows evenly with the number of classes or words, which differs from client to client: so it is
+        measured once with a single one (and special words), and the rest follows from the whole.
         """
+        sizes = {name: self.axes.table[name].size for name in rows}
+        classes = self.dataset.classes
         others = {name: made.index(name) for name in made.runs if name not in rows}
         key = Plan(others, made.blocks), tuple(rows)
         if key not in self._costs:
-            single = Plan(others | {name: torch.tensor([0]) for name in rows}, made.blocks)
+            one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
+            single = Plan(others | one, made.blocks)
             batch = self.experiment.local.batch
             self._costs[key] = cost(self.model, self.cut_axes, single, self.example(1), batch=batch)
-        # the axes of words differ by the special ones only, which every client has
-        more, most = len(made.index(rows[0])) - 1, self.axes.table[rows[0]].size - 1
+        more, most = len(made.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
         pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)
         return Cost(*(low + (high - low) * more // most for low, high in pairs))
 
