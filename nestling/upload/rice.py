@@ -46,7 +46,8 @@ def read(reader: Reader, size: int) -> Places:
     if count in (0, size):
         return np.arange(count)
     low = int(reader.take(1)[0])
-    if count * (low + 1) > size:  # a bitmap would be shorter; this also bounds what is allocated below
+    # the writer has a shorter code than that; this also bounds what is allocated below, and keeps sums from overflowing
+    if count * (low + 1) > size or 1 << low > size:
         raise UploadError(f"the places of {count} of {size} values are never written with {low} bits each")
     lowest = np.unpackbits(reader.take((count * low + 7) // 8), count=count * low).reshape(count, low)
     ones = np.flatnonzero(np.unpackbits(reader.peek((count + (size >> low) + 7) // 8)))[:count]
