@@ -48,6 +48,7 @@ def test_the_papers_choices():
         "fedavg",
         "fedprox",
         "lg-fedavg",
+        "fedpruned",
         "fjord",
     }
     assert {name: method.proximal for name, method in told.items() if method.proximal} == {"fedprox": 0.01}
@@ -126,8 +127,10 @@ def test_methods_travel_and_do_the_same_elsewhere(name, given):
     other = pickle.loads(pickle.dumps(method))
     axes = net_of("cnn")[1]
     for round in (1, 5):
-        assert other.plan(turn_of(axes, 0.3, round)) == method.plan(turn_of(axes, 0.3, round))
-    assert other.deploy(turn_of(axes, 0.3)) == method.deploy(turn_of(axes, 0.3))
+        turn = turn_of(axes, 0.3, round)
+        turn = replace(turn, notes=method.notes(turn))
+        assert other.plan(turn) == method.plan(turn)
+        assert other.deploy(turn) == method.deploy(turn)
     assert other.private(axes) == method.private(axes)
     for field in fields(method):
         one, two = getattr(method, field.name), getattr(other, field.name)
