@@ -16,6 +16,7 @@ from nestling.methods.fedavg import fedavg
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.fedmorphprox import fedmorphprox
 from nestling.methods.fedprox import fedprox
+from nestling.methods.fedpruned import fedpruned
 from nestling.methods.fedrolex import fedrolex
 from nestling.methods.fjord import fjord
 from nestling.methods.heterofl import heterofl
@@ -29,6 +30,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedprox": fedprox,
     "standalone": standalone,
     "lg-fedavg": lg_fedavg,
+    "fedpruned": fedpruned,
     "heterofl": heterofl,
     "fed-dropout": fed_dropout,
     "fedrolex": fedrolex,

@@ -35,7 +35,7 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
         return _own_models(setting, server, engine)
     plans = {name: setting.submodel(ratio, server.notes) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
-    whole = Plan(key="full")
+    whole = setting.whole(server.notes)
     given = {plan: dict(state) for plan, state in server.networks.values()} | server.given(setting, whole)
     states = ready(setting, server, engine, [whole, *plans.values()], given)
     logits = _logits(setting, engine, states, "test")

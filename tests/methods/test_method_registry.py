@@ -48,6 +48,7 @@ def test_the_papers_choices():
         "fedavg",
         "fedprox",
         "lg-fedavg",
+        "fedpruned",
         "fjord",
         "fedmorph",
         "fedmorphprox",
