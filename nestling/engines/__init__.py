@@ -1,6 +1,6 @@
 """Where clients run: engines take jobs and give back replies and failures as they come."""
 
-from nestling.engines.engine import Engine, Failure, Reply
+from nestling.engines.engine import Engine, Failure, Reply, Shared
 from nestling.engines.local import LocalEngine
 
-__all__ = ["Engine", "Failure", "LocalEngine", "Reply"]
+__all__ = ["Engine", "Failure", "LocalEngine", "Reply", "Shared"]
