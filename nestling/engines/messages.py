@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -60,6 +61,19 @@ def load(body: bytes | memoryview, arrays: Sequence[Any] = (), shared: Sequence[
     return unpickler.load()
 
 
+def travels(value: Any) -> bool:
+    """Whether a value can be sent to another process.
+
+    >>> travels([1]), travels(lambda: 1)
+    (True, False)
+    """
+    try:
+        dump(value)
+    except Exception:  # whatever it holds may refuse in its own words
+        return False
+    return True
+
+
 class _Pickler(pickle.Pickler):
     """Pickles tensors as arrays: several times quicker than PyTorch's own way, which is made for files."""
 
@@ -75,11 +89,12 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.layout == torch.strided and obj.is_cpu and not obj.requires_grad:
-            plain = obj.resolve_conj().resolve_neg().contiguous()
-            try:
-                return _tensor, (plain.numpy(),)
-            except TypeError:  # NumPy has no such dtype: bfloat16, float8
-                return _viewed, (plain.reshape(-1).view(torch.uint8).numpy(), obj.dtype, tuple(obj.shape))
+            plain = obj.resolve_conj().resolve_neg()
+            if _span(plain) > plain.numel():
+                plain = plain.clone()  # without the gaps between its values, in the same order
+            # strides go along, also those of dims of size 1: PyTorch chooses by them how to compute
+            values = plain.as_strided((_span(plain),), (1,)).view(torch.uint8).numpy()
+            return _tensor, (values, plain.dtype, tuple(plain.shape), plain.stride())
         return NotImplemented
 
 
@@ -90,13 +105,16 @@ class _Unpickler(pickle.Unpickler):
         return self.shared[pid]
 
 
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():  # memory of others, which nobody here writes to
+def _span(tensor: torch.Tensor) -> int:
+    """How many values lie between the first and the last of a tensor in memory."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _tensor(
+    values: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    with warnings.catch_warnings():  # memory that may be read only is others', and nobody here writes to it
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
-
-
-def _viewed(data: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return _tensor(data).view(dtype).view(shape)
+        return torch.from_numpy(values).view(dtype).as_strided(shape, stride)

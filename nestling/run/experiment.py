@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nestling.data import Dataset, Partition
 from nestling.engines import Engine, LocalEngine
+from nestling.engines.messages import travels
 from nestling.errors import RunError
 from nestling.files import write_whole
 from nestling.methods import Method
@@ -182,10 +183,14 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
 
 
 def _engine(blueprint: Blueprint, made: Setting) -> Engine:
-    workers = made.experiment.workers
-    if workers == 1:
-        return LocalEngine(partial(Workshop, made))
-    return LocalEngine(partial(Workshop.from_blueprint, blueprint), workers)
+    return LocalEngine(_make(blueprint, made), made.experiment.workers)
+
+
+def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
+    """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
+    if made.experiment.workers == 1 or travels(made.model):
+        return partial(Workshop, made)
+    return partial(Workshop.from_blueprint, replace(blueprint, dataset=made.dataset, partition=made.partition))
 
 
 def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:

@@ -1,8 +1,11 @@
-"""Jobs: what clients are asked to do. Plain values, so that any engine can carry them anywhere."""
+"""Jobs: what clients are asked to do. Plain values, so that any engine can carry them anywhere.
+
+A job's `state` may be what an engine's `share` returned; where the job is done it is the state itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
@@ -15,7 +18,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Train:
-    """Train a slice on a client's samples."""
+    """Train a slice on a client's samples; `own` is what the client keeps to itself, in place of the slice's."""
 
     client: int
     round: int
@@ -23,6 +26,7 @@ class Train:
     plan: Plan
     state: State
     lr: float
+    own: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,4 +72,5 @@ class TestOwn:
     client: int
     plan: Plan
     state: State
+    own: State
     batch: int

@@ -40,7 +40,7 @@ class Drawer:
     def put(self, client: int, round: int, state: dict[str, Tensor]) -> None:
         """Keep a client's tensors."""
         if self._folder is None:
-            self._held[client] = state
+            self._held[client] = {name: tensor.clone() for name, tensor in state.items()}  # of memory that it came in
             return
         self._folder.mkdir(exist_ok=True)
         name = f"{client}-{round}.safetensors"

@@ -45,7 +45,7 @@ class Workshop:
         made, seed = self._setting, self._setting.experiment.seed
         labels = made.partition.labels[job.client]
         masked = made.method.masked and len(labels) < made.dataset.classes
-        model, scratch = self._model(job.plan, job.state, job.ratio)
+        model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
             model,
             made.axes,
@@ -104,10 +104,11 @@ class Workshop:
     @__call__.register
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor:
-        model, _ = self._model(job.plan, job.state)
+        own = job.state | job.own
+        model, _ = self._model(job.plan, own)
         if self._setting.statistics:
             told = averaged([self._statistics(model, job.client, job.batch)])
-            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in job.state.items()}
+            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model, _ = self._model(job.plan, state)
         model.eval()
         samples = self._setting.experiment.evaluate.samples or None

@@ -181,6 +181,7 @@ EXACT = {
     "expanded": torch.randn(3, 1).expand(3, 5),
     "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
     "view inside": torch.randn(10)[3:6],
+    "strides of size one": torch.randn(6, 9).as_strided((6, 1, 3, 3), (9, 1, 3, 1)),
     "flipped": torch.randn(4).flip(0),
     "gradient": torch.randn(3, requires_grad=True),
     "not a leaf": torch.randn(3, requires_grad=True) * 2,
@@ -212,6 +213,13 @@ def same(found, sent):
     assert (found.dtype, found.shape, found.layout) == (sent.dtype, sent.shape, sent.layout)
     assert found.requires_grad == sent.requires_grad
     assert plain(found) == plain(sent)
+    if not sent.is_sparse and not sent.is_conj() and span(sent) <= sent.numel():
+        assert found.stride() == sent.stride()  # as PyTorch chooses by them how to compute
+
+
+def span(tensor):
+    """How many values lie between the first and the last of a tensor in memory."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 @pytest.mark.parametrize("kind", list(EXACT))
