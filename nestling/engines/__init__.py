@@ -2,5 +2,6 @@
 
 from nestling.engines.engine import Engine, Failure, Reply, Shared
 from nestling.engines.local import LocalEngine
+from nestling.engines.ray import RayEngine
 
-__all__ = ["Engine", "Failure", "LocalEngine", "Reply", "Shared"]
+__all__ = ["Engine", "Failure", "LocalEngine", "RayEngine", "Reply", "Shared"]
