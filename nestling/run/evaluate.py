@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from nestling.run.jobs import Gather, State, Test, TestOwn
 from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+from nestling.run.slices import Handed, Slices
 from nestling.seeds import numpy_stream
 
 _CLIENTS = 8  # whose statistics one job asks for
@@ -74,12 +76,12 @@ def ready(
         return states | dict(given or {})
     asked, batch = _asked(setting, server.round), _batch(setting)
     jobs = [
-        Gather(plan, state, asked[at : at + _CLIENTS], batch)
-        for plan, state in states.items()
+        Gather(plan, shared, asked[at : at + _CLIENTS], batch)
+        for plan, shared in _shared(engine, states).items()
         for at in range(0, len(asked), _CLIENTS)
     ]
     parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
-    for job, told in zip(jobs, _all(engine, setting, jobs), strict=True):
+    for job, told in zip(jobs, _all(engine, jobs, _sizes(setting, jobs)), strict=True):
         parts[job.plan] += told
     for plan, state in states.items():
         for name, value in averaged(parts[plan]).items():
@@ -108,20 +110,28 @@ def _logits(setting: Setting, engine: Engine, states: Mapping[Plan, State], part
     else:
         count = len(setting.validation)
     cuts = [(start, min(count, start + _SAMPLES)) for start in range(0, count, _SAMPLES)]
-    jobs = [Test(plan, state, part, start, stop) for plan, state in states.items() for start, stop in cuts]
+    shared = _shared(engine, states)
+    jobs = [Test(plan, state, part, start, stop) for plan, state in shared.items() for start, stop in cuts]
     said: dict[Plan, list[Tensor]] = {plan: [] for plan in states}
-    for job, logits in zip(jobs, _all(engine, setting, jobs), strict=True):
+    for job, logits in zip(jobs, _all(engine, jobs, _sizes(setting, jobs)), strict=True):
         said[job.plan].append(logits)
     return {plan: torch.cat(parts) for plan, parts in said.items()}
 
 
-def _all(engine: Engine, setting: Setting, jobs: Sequence[Any]) -> list[Any]:
-    """The replies to jobs of which none may be missing, the largest done first."""
-    sizes = [float(setting.cost(job.plan).macs) for job in jobs]
+def _shared(engine: Engine, states: Mapping[Plan, State]) -> dict[Plan, Any]:
+    return {plan: engine.share(state) for plan, state in states.items()}
+
+
+def _all(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> list[Any]:
+    """The replies to jobs of which none may be missing, the largest done first where sizes are given."""
     found = list(replies(engine, jobs, sizes))
     if len(found) < len(jobs):
         raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
     return found
+
+
+def _sizes(setting: Setting, jobs: Sequence[Any]) -> list[float]:
+    return [float(setting.cost(job.plan).macs) for job in jobs]
 
 
 def _told(logits: Tensor, targets: Tensor, prefix: str = "") -> dict[str, Any]:
@@ -157,19 +167,24 @@ def _local(setting: Setting, logits: Mapping[int, Tensor]) -> tuple[float | None
 
 def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the models that clients have to themselves; those that never took part have none yet."""
-    jobs, ratios = [], []
-    for client in server.private.clients():
-        level = setting.level(client, server.round)
-        plan = setting.method.plan(setting.turn(client, level.ratio, server.round, server.notes))
-        state = server.slice(setting, plan) | server.private.get(client)
-        jobs.append(TestOwn(client, plan, state, _batch(setting)))
-        ratios.append(level.name)
-    logits = dict(zip([job.client for job in jobs], _all(engine, setting, jobs), strict=True))
+    clients = server.private.clients()
+    levels = {client: setting.level(client, server.round) for client in clients}
+    plans = {
+        client: setting.method.plan(setting.turn(client, level.ratio, server.round, server.notes))
+        for client, level in levels.items()
+    }
+    slices = Slices(engine, partial(server.slice, setting), plans.values())
+
+    def job(index: int) -> TestOwn:
+        client, plan = clients[index], plans[clients[index]]
+        return TestOwn(client, plan, slices.get(plan), server.private.get(client), _batch(setting))
+
+    logits = dict(zip(clients, _all(engine, Handed(len(clients), job)), strict=True))
     targets = setting.dataset.test_targets[: len(next(iter(logits.values())))]
     told = {client: _told(said, targets) for client, said in logits.items()}
     by_level: dict[str, list[dict[str, Any]]] = {}
-    for job, name in zip(jobs, ratios, strict=True):
-        by_level.setdefault(name if setting.method.sized else "full", []).append(told[job.client])
+    for client, level in levels.items():
+        by_level.setdefault(level.name if setting.method.sized else "full", []).append(told[client])
     figures: dict[str, Any] = {
         f"global_{what}": _mean([one[what] for one in told.values()]) for what in ("accuracy", "loss")
     }

@@ -14,8 +14,10 @@ from nestling.data import AUGMENT
 from nestling.errors import TrainingError
 from nestling.local import Learner, train
 from nestling.local.batches import batches
+from nestling.local.device import find_device
 from nestling.local.norms import averaged, static, statistics
 from nestling.local.scaler import scale
+from nestling.local.steps import half_of
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.seeds import derive, numpy_stream, torch_stream
@@ -26,8 +28,10 @@ _MODELS = 16  # shapes of sub-models kept ready
 class Workshop:
     """Does jobs, in whatever order they come: the result of one never depends on another."""
 
-    def __init__(self, made: Setting) -> None:
+    def __init__(self, made: Setting, device: torch.device | None = None) -> None:
         self._setting = made
+        self._device = device or find_device(made.experiment.device)
+        self._half = half_of(self._device, made.experiment.precision)
         self._models: OrderedDict[object, tuple[nn.Module, dict[Any, Any]]] = OrderedDict()
 
     @classmethod
@@ -45,13 +49,13 @@ class Workshop:
         made, seed = self._setting, self._setting.experiment.seed
         labels = made.partition.labels[job.client]
         masked = made.method.masked and len(labels) < made.dataset.classes
-        model, scratch = self._model(job.plan, job.state, job.ratio)
+        model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
             model,
             made.axes,
             job.plan,
             job.ratio,
-            labels if masked else None,
+            labels.to(self._device) if masked else None,
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
@@ -72,6 +76,7 @@ class Workshop:
                     generator=torch_stream(seed, "batches", job.round, job.client),
                     loss=made.method.loss,
                     proximal=made.method.proximal + made.experiment.local.proximal,
+                    half=self._half,
                 )
             except TrainingError as problem:
                 raise TrainingError(f"round {job.round}, client {job.client}: {problem}") from None
@@ -83,7 +88,7 @@ class Workshop:
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None
         touched = Plan({made.classes: labels}) if masked and made.classes is not None else None
-        state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         memory = made.method.remember(learner, job.state) if made.method.remember else {}
         return Update(job.client, job.plan, touched, state, len(samples), progress, memory)
 
@@ -106,10 +111,11 @@ class Workshop:
     @__call__.register
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor:
-        model, _ = self._model(job.plan, job.state)
+        own = job.state | job.own
+        model, _ = self._model(job.plan, own)
         if self._setting.statistics:
             told = averaged([self._statistics(model, job.client, job.batch)])
-            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in job.state.items()}
+            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model, _ = self._model(job.plan, state)
         model.eval()
         samples = self._setting.experiment.evaluate.samples or None
@@ -117,18 +123,18 @@ class Workshop:
 
     def _batch(self, chosen: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         dataset = self._setting.dataset
-        inputs = AUGMENT[dataset.augment](dataset.inputs[chosen], generator)
-        return dataset.ready(inputs), dataset.targets[chosen]
+        inputs = AUGMENT[dataset.augment](dataset.inputs[chosen].to(self._device), generator)
+        return dataset.ready(inputs), dataset.targets[chosen].to(self._device)
 
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         size = self._setting.experiment.evaluate.batch
         ready, predict = self._setting.dataset.ready, self._setting.method.predict
-        return torch.cat([predict(model(ready(part))) for part in inputs.split(size)])
+        return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
     def _statistics(self, model: nn.Module, client: int, batch: int) -> tuple[State, int]:
         dataset = self._setting.dataset
         parts = batches(self._setting.partition.train[client], batch)
-        return statistics(model, (dataset.ready(dataset.inputs[part]) for part in parts))
+        return statistics(model, (dataset.ready(dataset.inputs[part].to(self._device)) for part in parts))
 
     def _model(self, plan: Plan, state: State, ratio: float = 1.0) -> tuple[nn.Module, dict[Any, Any]]:
         """A sub-model that holds `state`, built once per shape, and room for what losses keep beside it."""
@@ -141,7 +147,7 @@ class Workshop:
                 parameter.requires_grad_(name not in made.frozen)
             if made.method.scaler:
                 scale(model, made.axes, ratio)
-            self._models[key] = model, {}
+            self._models[key] = model.to(self._device), {}
         self._models.move_to_end(key)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)
