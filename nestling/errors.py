@@ -46,6 +46,10 @@ class ReportError(NestlingError):
     """A run directory cannot be read, or the page about it cannot be written."""
 
 
+class UploadError(NestlingError):
+    """A change cannot be uploaded as asked, or the bytes of an upload cannot be read."""
+
+
 class MethodError(NestlingError):
     """A method was asked for by a name or with options that do not exist."""
 

@@ -1,12 +1,12 @@
 """The local engine: one worker in this process, or several processes of one thread each.
 
-Messages are pickled between processes that we started ourselves, never taken from outside; tensors go as plain arrays.
-A worker that dies is replaced and its job given out once more, then reported as a failure.
+Messages are pickled between processes that we started ourselves, never taken from outside. Their arrays lie in shared
+memory, which nobody copies on the way; what is shared is written there once, whoever reads it. A worker that dies is
+replaced and its job given out once more, then reported as a failure.
 """
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import pickle
 import signal
@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
-from nestling.engines.engine import Failure, Reply, Work
-from nestling.errors import RunError
+from nestling.engines.attempt import TRIES, attempt, failure
+from nestling.engines.blocks import TRAVEL, Block
+from nestling.engines.engine import Failure, Reply, Shared, Work
+from nestling.engines.messages import dump, load
+from nestling.errors import RunError, first_line
 
-_TRIES = 2
-_HEAD = 8  # bytes before a pickled value
+_LARGE = 2**16  # bytes from which on a message goes through shared memory
 
 
 class LocalEngine:
@@ -49,10 +51,20 @@ class LocalEngine:
         if workers < 1:
             raise RunError(f"an engine has at least 1 worker, not {workers}")
         self._make = make
+        self._packed: _Parcel | None = None
         self._work: Work | None = None
         self._crew: list[_Worker] = []
         self._workers = workers
         self._listening = False
+
+    def share(self, value: Any) -> Any:
+        """Put a value into shared memory, once for all workers; one worker alone takes it as it is.
+
+        >>> engine = LocalEngine(lambda: abs)
+        >>> engine.share(3)
+        3
+        """
+        return value if self._workers == 1 else _Parcel(value)
 
     def work(self, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> Iterator[Reply | Failure]:
         """Run jobs and yield what becomes of each as it comes; one list of jobs at a time."""
@@ -64,7 +76,7 @@ class LocalEngine:
         if self._work is None:
             self._work = self._make()
         for index, job in enumerate(jobs):
-            yield _attempt(self._work, index, job)
+            yield attempt(self._work, index, job)
 
     def _there(self, jobs: Sequence[Any], sizes: Sequence[float] | None) -> Iterator[Reply | Failure]:
         if self._listening:
@@ -72,19 +84,24 @@ class LocalEngine:
         self._listening = True
         order = range(len(jobs)) if sizes is None else sorted(range(len(jobs)), key=lambda k: -sizes[k])
         waiting = deque((index, 1) for index in order)
-        while len(self._crew) < min(self._workers, len(jobs)):
-            self._crew.append(_Worker(self._make))
         busy: dict[_Worker, tuple[int, int]] = {}
+        results: deque[Reply | Failure] = deque()
         try:
-            while waiting or busy:
+            while len(self._crew) < min(self._workers, len(jobs)):
+                self._crew.append(self._worker())
+            while waiting or busy or results:
                 for worker in [worker for worker in self._crew if worker not in busy][: len(waiting)]:
                     index, tries = waiting.popleft()
                     try:
-                        message = _dumps(jobs[index], index)
+                        parcel = _Parcel(jobs[index])
                     except Exception as problem:  # whatever cannot be sent is this job's failure alone
-                        yield _failure(index, problem)
+                        results.append(failure(index, problem))
                         continue
-                    busy[worker if worker.send(message) else self._replaced(worker, message)] = index, tries
+                    taken = worker if worker.send(index, parcel) else self._replaced(worker, index, parcel)
+                    busy[taken] = index, tries
+                    del parcel  # so that what it shares can go as soon as nobody needs it
+                while results:  # the workers are at work again while the caller looks at these
+                    yield results.popleft()
                 if not busy:
                     continue
                 ready = wait([worker.pipe for worker in busy] + [worker.process.sentinel for worker in busy])
@@ -92,14 +109,15 @@ class LocalEngine:
                     index, tries = busy.pop(worker)
                     result = worker.receive()
                     if result is not None:
-                        yield result
+                        results.append(result)
+                        del result
                         continue
                     code = worker.process.exitcode
                     self._replaced(worker)
-                    if tries < _TRIES:
-                        waiting.append((index, tries + 1))
+                    if tries < TRIES:
+                        waiting.appendleft((index, tries + 1))  # at once: others may have to wait for it
                     else:
-                        yield Failure(index, f"its worker ended {_TRIES} times (exit code {code})")
+                        results.append(Failure(index, f"its worker ended {TRIES} times (exit code {code})"))
         finally:
             self._listening = False
             for worker in busy:  # the caller has stopped listening: what they still do is of no use
@@ -107,12 +125,23 @@ class LocalEngine:
                 if worker in self._crew:
                     self._crew.remove(worker)
 
-    def _replaced(self, worker: _Worker, message: memoryview | None = None) -> _Worker:
+    def _worker(self) -> _Worker:
+        if self._packed is None:
+            try:
+                self._packed = _Parcel(self._make)
+            except (pickle.PicklingError, AttributeError, TypeError) as problem:
+                raise RunError(
+                    f"this cannot be sent to worker processes ({first_line(problem)}): use workers=1, or define "
+                    "models, methods and functions at the top level of a module"
+                ) from problem
+        return _Worker(self._packed)
+
+    def _replaced(self, worker: _Worker, index: int = 0, parcel: _Parcel | None = None) -> _Worker:
         """Put a new worker in the place of one that died, and give it what the old one did not take."""
         worker.stop()
-        new = self._crew[self._crew.index(worker)] = _Worker(self._make)
-        if message is not None:
-            new.send(message)
+        new = self._crew[self._crew.index(worker)] = self._worker()
+        if parcel is not None:
+            new.send(index, parcel)
         return new
 
     def close(self) -> None:
@@ -120,22 +149,24 @@ class LocalEngine:
         for worker in self._crew:
             worker.stop()
         self._crew.clear()
+        self._packed = None
         self._work = None
 
 
 class _Worker:
     """A worker process and the pipe to it."""
 
-    def __init__(self, make: Callable[[], Work]) -> None:
+    def __init__(self, make: _Parcel) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with PyTorch's threads may hang
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, bytes(_dumps(make))), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
+        self.send(0, make)
 
-    def send(self, message: memoryview) -> bool:
+    def send(self, index: int, parcel: _Parcel) -> bool:
         try:
-            self.pipe.send_bytes(message)
+            _send(self.pipe, index, parcel)
         except OSError:
             return False
         return True
@@ -143,11 +174,11 @@ class _Worker:
     def receive(self) -> Reply | Failure | None:
         """What the worker says, or None where it is gone."""
         try:
-            _, result = _loads(self.pipe.recv_bytes())
+            _, opened = _receive(self.pipe)
         except (EOFError, OSError):
             self.process.join(5)
             return None
-        answer: Reply | Failure = result
+        answer: Reply | Failure = opened()
         return answer
 
     def stop(self) -> None:
@@ -160,73 +191,56 @@ class _Worker:
             self.process.join()
 
 
-def _serve(pipe: Connection, make: bytes) -> None:
+def _serve(pipe: Connection) -> None:
     """Work until the pipe closes: the whole life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
     torch.set_num_threads(1)
     work: Work | None = None
+    make: Callable[[], Any] | None = None
     while True:
         try:
-            message = pipe.recv_bytes()
+            index, opened = _receive(pipe)
         except (EOFError, OSError):
             return
-        index = int.from_bytes(message[:_HEAD], "little")
+        if make is None:
+            make = opened
+            continue
         try:
-            _, job = _loads(message)
             if work is None:
-                _, made = _loads(make)
-                work = made()
-            answer = _dumps(_attempt(work, index, job))
+                work = make()()
+            answer = _Parcel(attempt(work, index, opened()))
         except Exception as problem:  # whatever it is, the caller must hear of it
-            answer = _dumps(_failure(index, problem))
-        pipe.send_bytes(answer)
+            answer = _Parcel(failure(index, problem))
+        _send(pipe, index, answer)
+        del opened, answer  # what they hold is not needed while we wait
 
 
-def _attempt(work: Work, index: int, job: Any) -> Reply | Failure:
-    try:
-        return Reply(index, work(job))
-    except Exception as problem:  # one bad job must not end the others; the caller judges
-        return _failure(index, problem)
+class _Parcel(Shared):
+    """A value ready for the pipe: bytes where it is small, or else a block, of which only the descriptor travels."""
+
+    def __init__(self, value: Any) -> None:
+        message = dump(value)
+        parts = [memoryview(message.body), *message.arrays]
+        self.shared = [parcel for parcel in message.shared if isinstance(parcel, _Parcel)]
+        self.block = Block.of(parts) if TRAVEL and sum(part.nbytes for part in parts) >= _LARGE else None
+        self.parts = [bytearray(part) if self.block is None else part.nbytes for part in parts]
 
 
-def _failure(index: int, problem: Exception) -> Failure:
-    """A failure with its error, or with one that says the same where that cannot travel."""
-    reason = f"{type(problem).__name__}: {problem}"
-    try:
-        pickle.loads(pickle.dumps(problem))
-    except Exception:  # an error may hold anything, and take anything to be made again
-        problem = RunError(reason)
-    return Failure(index, reason, problem)
+def _send(pipe: Connection, index: int, parcel: _Parcel) -> None:
+    parcels = [parcel, *parcel.shared]
+    pipe.send_bytes(pickle.dumps((index, [(one.parts, one.block is not None) for one in parcels])))
+    for one in parcels:
+        if one.block is not None:
+            send_handle(pipe, one.block.descriptor, 0)
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays: several times quicker than PyTorch's own way, which is made for files."""
+def _receive(pipe: Connection) -> tuple[int, Callable[[], Any]]:
+    """The index of the next parcel, and a function that opens it: what is inside may be more than can be read here."""
+    index, heads = pickle.loads(pipe.recv_bytes())
+    parcels = [(parts, Block(recv_handle(pipe)) if apart else None) for parts, apart in heads]
 
-    def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is torch.Tensor and obj.layout == torch.strided and obj.is_cpu and not obj.requires_grad:
-            plain = obj.resolve_conj().resolve_neg()
-            try:
-                return torch.from_numpy, (plain.numpy(),)
-            except TypeError:  # NumPy has no such dtype: bfloat16, float8
-                return _from_bytes, (
-                    plain.contiguous().reshape(-1).view(torch.uint8).numpy(),
-                    obj.dtype,
-                    tuple(obj.shape),
-                )
-        return NotImplemented
+    def opened() -> Any:
+        (body, *arrays), *shared = [parts if block is None else block.read(parts) for parts, block in parcels]
+        return load(body, arrays, [load(body, arrays) for body, *arrays in shared])
 
-
-def _from_bytes(data: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.from_numpy(data).view(dtype).view(shape)
-
-
-def _dumps(value: Any, index: int = 0) -> memoryview:
-    """A message: a number that can be read whatever follows, and a pickled value."""
-    file = io.BytesIO()
-    file.write(index.to_bytes(_HEAD, "little"))
-    _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-    return file.getbuffer()
-
-
-def _loads(message: bytes) -> tuple[int, Any]:
-    return int.from_bytes(message[:_HEAD], "little"), pickle.loads(memoryview(message)[_HEAD:])
+    return index, opened

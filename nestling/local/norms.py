@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nestling.local.device import exact
+
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
     """The layers of a model that normalise by statistics of the batch, by name."""
@@ -38,7 +40,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
     Returns
     -------
     tuple
-        State name → sum in double precision, of shape (channels,); how many batches it is over.
+        State name → sum in double precision on the CPU, of shape (channels,); how many batches it is over.
     """
     model.eval()
     norms = list(batch_norms(model))
@@ -51,7 +53,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
 
     def note(name: str, norm: _BatchNorm, *_: object) -> None:
         for what in ("running_mean", "running_var"):
-            value = getattr(norm, what).to(torch.float64, copy=True)  # the next batch writes over it
+            value = exact(getattr(norm, what))  # a copy, as the next batch writes over it
             sums[f"{name}.{what}"] = sums[f"{name}.{what}"] + value if f"{name}.{what}" in sums else value
             uses[f"{name}.{what}"] = uses.get(f"{name}.{what}", 0) + 1
 
@@ -65,7 +67,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
         for hook in hooks:
             hook.remove()
     # a norm that is used twice in a forward tells the mean of both uses
-    return {name: value * count / uses[name] for name, value in sums.items()}, count
+    return {name: value.cpu().double() * count / uses[name] for name, value in sums.items()}, count
 
 
 def averaged(parts: Iterable[tuple[Mapping[str, Tensor], int]]) -> dict[str, Tensor]:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
 from nestling.local.config import Local
+from nestling.local.device import exact
 from nestling.local.learner import Learner
 from nestling.local.losses import Loss, cross_entropy
+from nestling.local.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ def train(
     generator: torch.Generator,
     loss: Loss = cross_entropy,
     proximal: float = 0.0,
+    half: torch.dtype | None = None,
 ) -> Progress:
     """Train a client's model in place.
 
@@ -56,24 +59,24 @@ def train(
         What to minimise.
     proximal
         FedProx's μ: half of it times the squared distance from the weights received is added to the loss.
+    half
+        The type of mixed precision, where the model computes in it.
     """
     model = learner.model
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    optimizer = _optimizer(parameters, how, lr)
-    seen, total, correct = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    steps = Steps(_optimizer(parameters, how, lr), parameters, how.clip, half)
+    device = next(model.parameters()).device
+    seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
         for chosen in batches(samples, how.batch, generator):
             inputs, targets = batch(chosen)
-            optimizer.zero_grad(set_to_none=True)
-            value, logits = loss(learner, inputs, targets)
+            with steps.forward():
+                value, logits = loss(learner, inputs, targets)
             if start:
                 value = value + proximal / 2 * _distance(parameters, start)
-            value.backward()
-            if how.clip:
-                nn.utils.clip_grad_norm_(parameters, how.clip, foreach=True)
-            optimizer.step()
+            steps.step(value)
             count = int((targets >= 0).sum())
             seen += count
             total += value.detach() * count

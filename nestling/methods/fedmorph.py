@@ -17,6 +17,7 @@ What the paper leaves open, and how it is decided here
 - The loss is the mean over a batch, and λ multiplies the number of parameters kept under that batch's masks.
 - Weight decay acts on weights and not on masks. The optimiser starts anew at every morph, but for the masks' momenta,
   which go on. Learning rate: a tenth of the clients' of that round.
+- Clients count by their samples, as in FedAvg here; the paper's mean is `server.weighting=none`.
 - At least one unit of every axis stays. Masks act where an axis is read (nestling.methods.soft_masks), so that no
   bias leaks.
 - Statistics of norms are static, as in HeteroFL; those of the large network, of the teacher and of the fresh network
@@ -168,6 +169,7 @@ def fedmorph(
         notes=Start(ratio, literal_start, penalty),
         between=partial(morph, every=every, how=how, constraint=constraint),
         whole=large_network,
+        weighting="samples",
         unlabelled=every > 0,
     )
 

@@ -6,7 +6,6 @@ FedMorph (see fedmorph), appendix C.4: μ = 0.01, and data drawn from Dirichlet(
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 from nestling.errors import MethodError
@@ -14,7 +13,6 @@ from nestling.methods.fedmorph import fedmorph
 from nestling.methods.method import Method
 
 
-@wraps(fedmorph, assigned=(), updated=())  # takes all of FedMorph's options
 def fedmorphprox(*, mu: float = 0.01, **options: Any) -> Method:
     """Return FedMorphProx; options beside μ are FedMorph's.
 

@@ -101,7 +101,8 @@ class Method:
     deploy
         The sub-model of a level, for testing and for devices; the round and client of its turn mean nothing.
     sized
-        Whether clients of different levels get different slices; if not, only the whole model is tested.
+        Whether clients of different levels get different slices; if not, the global model is the sub-model of ratio 1,
+        and no other is tested.
     private
         The state names that every client keeps to itself: they start as everybody's and are never merged.
     inconsistent

@@ -16,6 +16,7 @@ from nestling.methods.fedavg import fedavg
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.fedmorphprox import fedmorphprox
 from nestling.methods.fedprox import fedprox
+from nestling.methods.fedpruned import fedpruned
 from nestling.methods.fedrolex import fedrolex
 from nestling.methods.fjord import fjord
 from nestling.methods.heterofl import heterofl
@@ -29,6 +30,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedprox": fedprox,
     "standalone": standalone,
     "lg-fedavg": lg_fedavg,
+    "fedpruned": fedpruned,
     "heterofl": heterofl,
     "fed-dropout": fed_dropout,
     "fedrolex": fedrolex,
@@ -38,6 +40,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmorph": fedmorph,
     "fedmorphprox": fedmorphprox,
 }
+
+_BASES: dict[Callable[..., Method], Callable[..., Method]] = {fedmorphprox: fedmorph}  # which pass options on to others
 
 
 def names() -> list[str]:
@@ -62,7 +66,7 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
             f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
         )
     factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
-    known, hints = _options(factory), get_type_hints(getattr(factory, "__wrapped__", factory)) | get_type_hints(factory)
+    known, hints = _options(factory), get_type_hints(_BASES.get(factory, factory)) | get_type_hints(factory)
     given = {}
     for key, value in (options or {}).items():
         if key not in known:
@@ -97,7 +101,7 @@ def options(name: str) -> list[str]:
 
 
 def _options(factory: Callable[..., Method]) -> dict[str, inspect.Parameter]:
-    """The options of a factory; where it takes those of another, which it then wraps, these too."""
-    own = inspect.signature(factory, follow_wrapped=False).parameters
+    """The options of a factory, and of the one that it builds on."""
+    own = inspect.signature(factory).parameters
     named = {name: option for name, option in own.items() if option.kind is not option.VAR_KEYWORD}
-    return named | dict(inspect.signature(factory.__wrapped__).parameters) if hasattr(factory, "__wrapped__") else named
+    return named | (_options(_BASES[factory]) if factory in _BASES else {})

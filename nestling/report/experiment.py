@@ -13,7 +13,7 @@ from typing import Any
 from nestling.report.read import Run
 
 # Settings that make no other experiment: but for the seed, numbers do not depend on them.
-_BESIDE = ("seed", "workers", "checkpoint", "data.dir")
+_BESIDE = ("seed", "workers", "engine", "address", "checkpoint", "data.dir")
 
 
 @dataclass(frozen=True)

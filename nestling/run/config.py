@@ -12,6 +12,8 @@ import tomli_w
 
 from nestling.errors import ConfigError, nearest
 from nestling.local import Local
+from nestling.local.device import named_device
+from nestling.local.steps import Precision, half_of
 from nestling.methods.server import Server
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -114,8 +116,19 @@ class Evaluate(_Settings, frozen=True):
 class Experiment(_Settings, frozen=True):
     """One experiment.
 
-    With `select`, clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
-    fewer bytes, and the same result, as the masked loss uses no others.
+    Attributes
+    ----------
+    workers
+        Processes that train clients side by side; the figures do not depend on it.
+    engine, address
+        Where they run: ``local`` or ``ray``; `address` is that of a Ray cluster to join, such as ``auto``.
+    device
+        Where models compute: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+    precision
+        ``full``, or ``mixed`` for training on GPUs.
+    select
+        Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
+        fewer bytes, and the same result, as the masked loss uses no others.
 
     Examples
     --------
@@ -130,6 +143,10 @@ class Experiment(_Settings, frozen=True):
     rounds: Count = 10
     seed: int = 0
     workers: Count = 1
+    engine: Literal["local", "ray"] = "local"
+    address: str = ""
+    device: str = "cpu"
+    precision: Precision = "full"
     checkpoint: Count = 10
     select: bool = False
     model: Model = Model()
@@ -215,6 +232,13 @@ def _sensible(experiment: Experiment) -> None:
         raise ConfigError(f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}")
     if experiment.data.partition == "classes" and not experiment.data.classes_per_client:
         raise ConfigError("a partition by classes needs data.classes_per_client, the number of classes of each client")
+    if experiment.address and experiment.engine != "ray":
+        raise ConfigError(f"address={experiment.address} is that of a Ray cluster: it needs engine=ray")
+    if experiment.engine == "ray" and experiment.device.startswith("cuda:"):
+        raise ConfigError(f"Ray deals out GPUs by itself: use device=cuda, not {experiment.device}")
+    device = named_device(experiment.device)
+    if device.type == "cpu":
+        half_of(device, experiment.precision)
     if fleet.deadline and not fleet.devices:
         raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from nestling.engines import Engine
 from nestling.errors import TrainingError
 from nestling.local.words import Sums, added
 from nestling.run.jobs import State, Test, TestOwn
-from nestling.run.ready import all_replies, ready, statistics_batch
+from nestling.run.ready import all_replies, ready, shared, sizes, statistics_batch
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+from nestling.run.slices import Handed, Slices
 
 __all__ = ["evaluate", "ready", "score"]
 
@@ -39,7 +41,7 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
         return _own_models(setting, server, engine)
     plans = {name: setting.submodel(ratio, server.notes) for name, ratio in setting.levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
-    whole = Plan(key="full")
+    whole = setting.whole(server.notes)
     given = {plan: dict(state) for plan, state in server.networks.values()} | server.given(setting, whole)
     states = ready(setting, server, engine, [whole, *plans.values()], given)
     answers = _answers(setting, engine, states, "test")
@@ -80,9 +82,10 @@ def _answers(setting: Setting, engine: Engine, states: Mapping[Plan, State], par
     """What sub-models say of the test or validation samples."""
     count, each = setting.tested(part), _SAMPLES if setting.words is None else _SEQUENCES
     cuts = [(start, min(count, start + each)) for start in range(0, count, each)]
-    jobs = [Test(plan, state, part, start, stop) for plan, state in states.items() for start, stop in cuts]
+    handed = shared(engine, states)
+    jobs = [Test(plan, state, part, start, stop) for plan, state in handed.items() for start, stop in cuts]
     said: dict[Plan, list[Any]] = {plan: [] for plan in states}
-    for job, answer in zip(jobs, all_replies(engine, setting, jobs), strict=True):
+    for job, answer in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs)), strict=True):
         said[job.plan].append(answer)
     return {plan: torch.cat(parts) if setting.words is None else added(parts) for plan, parts in said.items()}
 
@@ -137,18 +140,23 @@ def _local(setting: Setting, figures: dict[str, Any], answers: Mapping[int, Answ
 
 def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the models that clients have to themselves; those that never took part have none yet."""
-    jobs, ratios = [], []
-    for client in server.private.clients():
-        level = setting.level(client, server.round)
-        plan = setting.method.plan(setting.turn(client, level.ratio, server.round, server.notes))
-        state = server.slice(setting, plan) | server.private.get(client)
-        jobs.append(TestOwn(client, plan, state, statistics_batch(setting)))
-        ratios.append(level.name)
-    answers = dict(zip([job.client for job in jobs], all_replies(engine, setting, jobs), strict=True))
+    clients = server.private.clients()
+    levels = {client: setting.level(client, server.round) for client in clients}
+    plans = {
+        client: setting.method.plan(setting.turn(client, level.ratio, server.round, server.notes))
+        for client, level in levels.items()
+    }
+    slices = Slices(engine, partial(server.slice, setting), plans.values())
+
+    def job(index: int) -> TestOwn:
+        client, plan = clients[index], plans[clients[index]]
+        return TestOwn(client, plan, slices.get(plan), server.private.get(client), statistics_batch(setting))
+
+    answers = dict(zip(clients, all_replies(engine, Handed(len(clients), job)), strict=True))
     told = {client: _told(setting, said, "test") for client, said in answers.items()}
     by_level: dict[str, list[dict[str, Any]]] = {}
-    for job, name in zip(jobs, ratios, strict=True):
-        by_level.setdefault(name if setting.method.sized else "full", []).append(told[job.client])
+    for client, level in levels.items():
+        by_level.setdefault(level.name if setting.method.sized else "full", []).append(told[client])
     figures = _headed(_means(list(told.values())))
     figures["submodels"] = {name: _means(by_level[name]) for name in setting.levels if name in by_level}
     _spread(figures)

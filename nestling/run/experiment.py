@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from nestling.data import Dataset, Partition, Text
-from nestling.engines import Engine, LocalEngine
+from nestling.engines import Engine, LocalEngine, RayEngine
+from nestling.engines.messages import travels
+from nestling.engines.ray import need_ray
 from nestling.errors import RunError
 from nestling.files import write_whole
+from nestling.local.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.config import Experiment, from_file
@@ -116,6 +119,7 @@ def run(
     ['global_accuracy', 'global_loss']
     """
     chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
+    _able(chosen)
     folder = None if out is None else _new(Path(out))
     blueprint = Blueprint(chosen, model, dataset, partition, method)
     with _one_thread():
@@ -136,6 +140,7 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
     if not (folder / "config.toml").is_file():
         raise RunError(f"{str(folder)!r} is not a run directory: it holds no config.toml")
     blueprint = Blueprint(from_file(folder / "config.toml"), **own)
+    _able(blueprint.experiment)
     with _one_thread():
         made = setting(blueprint)
         server = checkpoint.read(folder, made) or Server.start(made, folder)
@@ -179,11 +184,28 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
     return Result(told, record.rounds, server.state, made)
 
 
+def _able(experiment: Experiment) -> None:
+    """Raise before any work where this machine has not what an experiment runs on."""
+    if experiment.engine == "ray":
+        need_ray()  # which device its workers have, they must find out themselves
+    else:
+        find_device(experiment.device)
+
+
 def _engine(blueprint: Blueprint, made: Setting) -> Engine:
-    workers = made.experiment.workers
-    if workers == 1:
-        return LocalEngine(partial(Workshop, made))
-    return LocalEngine(partial(Workshop.from_blueprint, blueprint), workers)
+    experiment = made.experiment
+    if experiment.engine == "ray":
+        gpus = experiment.device.startswith("cuda")
+        return RayEngine(_make(blueprint, made), experiment.workers, experiment.address, gpus)
+    return LocalEngine(_make(blueprint, made), experiment.workers)
+
+
+def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
+    """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
+    experiment = made.experiment
+    if (experiment.engine == "local" and experiment.workers == 1) or travels(made.model):
+        return partial(Workshop, made)
+    return partial(Workshop.from_blueprint, replace(blueprint, dataset=made.dataset, partition=made.partition))
 
 
 def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:

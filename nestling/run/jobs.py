@@ -1,4 +1,7 @@
-"""Jobs: what clients are asked to do. Plain values, so that any engine can carry them anywhere."""
+"""Jobs: what clients are asked to do. Plain values, so that any engine can carry them anywhere.
+
+A job's `state` may be what an engine's `share` returned; where the job is done it is the state itself.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Train:
-    """Train a slice on a client's samples; `memory` is what the client remembers of earlier turns."""
+    """Train a slice on a client's samples.
+
+    `own` is what the client keeps to itself, in place of the slice's; `memory` what it remembers of earlier turns.
+    """
 
     client: int
     round: int
@@ -23,6 +29,7 @@ class Train:
     plan: Plan
     state: State
     lr: float
+    own: State = field(default_factory=dict)
     memory: State = field(default_factory=dict)
 
 
@@ -71,4 +78,5 @@ class TestOwn:
     client: int
     plan: Plan
     state: State
+    own: State
     batch: int

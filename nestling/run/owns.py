@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nestling.cut.means import Mean, room_for
-from nestling.run.jobs import State, Update
+from nestling.run.jobs import Update
 
 
 class Owns:
@@ -22,7 +22,7 @@ class Owns:
         self._names = names
         self._means: dict[str, Mean] = {}
         self._counters: dict[str, dict[str, Tensor]] = {}
-        self._like: dict[str, State] = {}
+        self._dtypes: dict[str, dict[str, torch.dtype]] = {}
 
     @torch.no_grad()
     def add(self, update: Update, weight: float) -> None:
@@ -34,8 +34,8 @@ class Owns:
         floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
         if key not in self._means:
             self._means[key] = Mean(room_for(floats, own), None, own)
-            self._counters[key] = {name: tensor for name, tensor in own.items() if name not in floats}
-            self._like[key] = own
+            self._counters[key] = {name: tensor.clone() for name, tensor in own.items() if name not in floats}
+            self._dtypes[key] = {name: tensor.dtype for name, tensor in own.items()}
         self._means[key].add([own[name] for name in floats], weight)
         for name, best in self._counters[key].items():
             self._counters[key][name] = torch.maximum(best, own[name])
@@ -44,8 +44,8 @@ class Owns:
         """Return what every sub-model that was trained has for itself now."""
         return {
             key: {
-                name: self._counters[key][name] if name in self._counters[key] else mean.tensors[name].to(like.dtype)
-                for name, like in self._like[key].items()
+                name: self._counters[key][name] if name in self._counters[key] else mean.tensors[name].to(dtype)
+                for name, dtype in self._dtypes[key].items()
             }
             for key, mean in self._means.items()
         }

@@ -45,7 +45,8 @@ class Drawer:
         """Keep a client's tensors."""
         plan = plan or Plan()
         if self._folder is None:
-            self._held[client] = state, plan
+            # a copy, of memory that it came in with much else
+            self._held[client] = {name: tensor.clone() for name, tensor in state.items()}, plan
             return
         self._folder.mkdir(exist_ok=True)
         name = f"{client}-{round}.safetensors"

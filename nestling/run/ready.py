@@ -29,11 +29,11 @@ def ready(
     asked, batch = _asked(setting, server.round), statistics_batch(setting)
     jobs = [
         Gather(plan, state, asked[at : at + _CLIENTS], batch)
-        for plan, state in states.items()
+        for plan, state in shared(engine, states).items()
         for at in range(0, len(asked), _CLIENTS)
     ]
     parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
-    for job, told in zip(jobs, all_replies(engine, setting, jobs), strict=True):
+    for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs)), strict=True):
         parts[job.plan] += told
     for plan, state in states.items():
         for name, value in averaged(parts[plan]).items():
@@ -55,10 +55,19 @@ def statistics_batch(setting: Setting) -> int:
     return setting.experiment.evaluate.statistics_batch or setting.experiment.local.batch
 
 
-def all_replies(engine: Engine, setting: Setting, jobs: Sequence[Any]) -> list[Any]:
-    """Return the replies to jobs of which none may be missing, the largest done first."""
-    sizes = [float(setting.cost(job.plan).macs) for job in jobs]
+def shared(engine: Engine, states: Mapping[Plan, State]) -> dict[Plan, Any]:
+    """Hand states to an engine once, for all jobs that they are in."""
+    return {plan: engine.share(state) for plan, state in states.items()}
+
+
+def all_replies(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> list[Any]:
+    """Return the replies to jobs of which none may be missing, the largest done first where sizes are given."""
     found = list(replies(engine, jobs, sizes))
     if len(found) < len(jobs):
         raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
     return found
+
+
+def sizes(setting: Setting, jobs: Sequence[Any]) -> list[float]:
+    """How large jobs are, compared with each other."""
+    return [float(setting.cost(job.plan).macs) for job in jobs]

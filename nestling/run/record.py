@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from nestling.cut import Plan
 from nestling.cut.wire import save
 from nestling.errors import RunError
 from nestling.files import sync, write_whole
@@ -152,7 +151,7 @@ def _written(value: Any) -> str:
 
 def write_models(folder: Path, setting: Setting, server: Server) -> None:
     """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
-    save(folder / "model.safetensors", server.whole(setting), Plan(key="full"))
+    save(folder / "model.safetensors", server.whole(setting), setting.whole(server.notes))
     if setting.inconsistent:
         (folder / "submodels").mkdir(exist_ok=True)
         for ratio in setting.levels.values():

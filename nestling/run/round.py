@@ -1,15 +1,17 @@
 """One round: the page to read first.
 
 Clients are drawn, each gets the slice that its method gives it, trains it, and sends it back; the server merges the
-slices and takes a step. Where clients run is the engine's affair: replies come as they come, and are merged in the
-order of clients, so that the same seed gives the same numbers everywhere. A round changes nothing of the server that it
-began with: it makes the next one, so that whatever interrupts it, the last whole round is there.
+slices and takes a step. Where clients run is the engine's affair: replies come as they come, and are merged in one
+order, the largest clients first, so that the same seed gives the same numbers everywhere. A slice is cut when it is
+handed out. A round changes nothing of the server that it began with: it makes the next one, so that whatever
+interrupts it, the last whole round is there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nestling.cut import Plan
@@ -19,12 +21,13 @@ from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.between import Between
 from nestling.methods.server import step
-from nestling.run.jobs import State, Train, Update
+from nestling.run.jobs import Train, Update
 from nestling.run.memory import recall, remember
 from nestling.run.owns import Owns
 from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+from nestling.run.slices import Handed, Slices
 from nestling.seeds import derive
 
 Tick = Callable[[], None]
@@ -38,33 +41,31 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     drawn = setting.sample(round)
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
-    clients, seconds = _in_time(setting, plans)
-    slices = {plan: server.slice(setting, plan) for plan in dict.fromkeys(plans[client] for client in clients)}
-    jobs = [
-        Train(
-            client,
-            round,
-            levels[client].ratio,
-            plans[client],
-            slices[plans[client]] | server.private.get(client),
-            rate,
-            recall(setting.cut_axes, server.memories, client, plans[client]),
-        )
-        for client in clients
-    ]
+    finished, seconds = _in_time(setting, plans)
+    # the largest first: the same order for doing and merging lets few replies wait for others
+    clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
+    slices = Slices(engine, partial(server.slice, setting), (plans[client] for client in clients))
+
+    def job(index: int) -> Train:
+        client, plan = clients[index], plans[clients[index]]
+        memory = recall(setting.cut_axes, server.memories, client, plan)
+        own = server.private.get(client)
+        return Train(client, round, levels[client].ratio, plan, slices.get(plan), rate, own, memory)
+
     tally = server.tally
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
-    for update in replies(engine, jobs, [_macs(setting, job.client, job.plan) for job in jobs], tick):
+    for update in replies(engine, Handed(len(clients), job), tick=tick):
         weight = _weight(setting, update, levels[update.client].ratio)
         own.add(update, weight)
-        _merge(setting, server, update, slices[update.plan], weight)
+        _merge(setting, server, update, weight)
+        slices.done(update.plan)
         samples += update.progress.samples
         loss += update.progress.loss
         correct += update.progress.correct
-    if jobs and not tally.clients:
-        raise RunError(f"round {round}: none of its {len(jobs)} clients returned anything, as their workers died")
+    if clients and not tally.clients:
+        raise RunError(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
     how = setting.experiment.server
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(
@@ -92,10 +93,11 @@ def _weight(setting: Setting, update: Update, ratio: float) -> float:
     return {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
 
 
-def _merge(setting: Setting, server: Server, update: Update, sent: State, weight: float) -> None:
+def _merge(setting: Setting, server: Server, update: Update, weight: float) -> None:
     """Take in what one client returned; what it keeps to itself changes nothing of the global model."""
     kept = setting.private & update.state.keys()
     if kept:
+        sent = server.slice(setting, update.plan)
         server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
     if update.memory:

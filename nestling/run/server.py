@@ -106,7 +106,7 @@ class Server:
 
     def whole(self, setting: Setting) -> dict[str, Tensor]:
         """The whole model, as it is saved."""
-        full = Plan(key="full")
+        full = setting.whole(self.notes)
         return self.given(setting, full).get(full) or self.slice(setting, full)
 
     def given(self, setting: Setting, full: Plan) -> dict[Plan, dict[str, Tensor]]:

@@ -265,6 +265,10 @@ class Setting:
         """The sub-model of a level that is tested and handed out; without notes, as it is before the first round."""
         return self.method.deploy(self.turn(-1, ratio, 0, notes))
 
+    def whole(self, notes: Mapping[str, Tensor] | None = None) -> Plan:
+        """The global model: everything, or that part of it that all clients train alike (FedPruned)."""
+        return Plan(key="full") if self.method.sized else self.submodel(1.0, notes)
+
     def sample(self, round: int) -> tuple[int, ...]:
         """Who takes part in a round: drawn by the fleet, and online."""
         drawn = self.fleet.sample(round)

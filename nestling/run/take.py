@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from nestling.cut import Plan, submodel
+from nestling.cut import submodel
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.run import checkpoint
@@ -39,7 +39,7 @@ def take(out: str | Path, level: str = "full", **own: Any) -> nn.Module:
         raise RunError(f"{str(folder)!r} holds no checkpoint yet: no round is done")
     if level != "full" and level not in made.levels:
         raise RunError(f"the run has no level {level!r}{nearest(level, ['full', *made.levels])}")
-    full = Plan(key="full")
+    full = made.whole(server.notes)
     plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
     given = server.given(made, full) if plan == full else {}
     state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]

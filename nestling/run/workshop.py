@@ -15,8 +15,10 @@ from nestling.data import AUGMENT, TextShares
 from nestling.errors import TrainingError
 from nestling.local import Learner, train
 from nestling.local.batches import batches
+from nestling.local.device import find_device
 from nestling.local.norms import averaged, static, statistics
 from nestling.local.scaler import scale
+from nestling.local.steps import half_of
 from nestling.local.words import Sums, added
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
 from nestling.run.rows import ranks
@@ -30,8 +32,10 @@ _LOGITS = 2**23  # of words, tested at a time: 32 MiB
 class Workshop:
     """Does jobs, in whatever order they come: the result of one never depends on another."""
 
-    def __init__(self, made: Setting) -> None:
+    def __init__(self, made: Setting, device: torch.device | None = None) -> None:
         self._setting = made
+        self._device = device or find_device(made.experiment.device)
+        self._half = half_of(self._device, made.experiment.precision)
         self._models: OrderedDict[object, tuple[nn.Module, dict[Any, Any]]] = OrderedDict()
 
     @classmethod
@@ -50,13 +54,13 @@ class Workshop:
         labels = made.partition.labels[job.client]
         masked = made.method.masked and len(labels) < made.dataset.classes
         own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
-        model, scratch = self._model(job.plan, job.state, job.ratio)
+        model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
             model,
             made.axes,
             job.plan,
             job.ratio,
-            labels if masked and not own else None,
+            labels.to(self._device) if masked and not own else None,
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
@@ -79,6 +83,7 @@ class Workshop:
                     generator=torch_stream(seed, "batches", job.round, job.client),
                     loss=made.method.loss,
                     proximal=made.method.proximal + made.experiment.local.proximal,
+                    half=self._half,
                 )
             except TrainingError as problem:
                 raise TrainingError(f"round {job.round}, client {job.client}: {problem}") from None
@@ -90,7 +95,7 @@ class Workshop:
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None
         rows = made.rows(job.client) if masked and not own else {}
-        state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         memory = made.method.remember(learner, job.state) if made.method.remember else {}
         return Update(job.client, job.plan, Plan(rows) if rows else None, state, len(samples), progress, memory)
 
@@ -115,10 +120,11 @@ class Workshop:
     @__call__.register
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor | Sums:
-        model, _ = self._model(job.plan, job.state)
+        own = job.state | job.own
+        model, _ = self._model(job.plan, own)
         if self._setting.statistics:
             told = averaged([self._statistics(model, job.client, job.batch)])
-            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in job.state.items()}
+            state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model, _ = self._model(job.plan, state)
         model.eval()
         if self._setting.words is not None:
@@ -135,10 +141,11 @@ class Workshop:
             inputs, targets = made.words.batch(self._sequences(client)[chosen], generator)
             for axis in made.tokens:
                 inputs = ranks(rows[axis], inputs) if rows else inputs
+            inputs = inputs.to(self._device)
         else:
-            augmented = AUGMENT[made.images.augment](made.images.inputs[chosen], generator)
+            augmented = AUGMENT[made.images.augment](made.images.inputs[chosen].to(self._device), generator)
             inputs, targets = made.images.ready(augmented), made.images.targets[chosen]
-        return inputs, ranks(rows[str(made.classes)], targets) if rows else targets
+        return inputs, (ranks(rows[str(made.classes)], targets) if rows else targets).to(self._device)
 
     def _sequences(self, client: int) -> Tensor:
         assert isinstance(self._setting.partition, TextShares)
@@ -153,22 +160,23 @@ class Workshop:
         inputs, targets = words.batch(sequences, generator, positions="all")
         # logits are as many as a batch has words, times the vocabulary
         size = max(1, min(made.experiment.evaluate.batch, _LOGITS // (inputs.shape[1] * made.dataset.classes)))
-        parts = zip(inputs.split(size), targets.split(size), strict=True)
+        parts = zip(inputs.to(self._device).split(size), targets.to(self._device).split(size), strict=True)
         return added(words.sums(made.method.predict(model(read)), read, asked) for read, asked in parts)
 
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         size = self._setting.experiment.evaluate.batch
         ready, predict = self._setting.images.ready, self._setting.method.predict
-        return torch.cat([predict(model(ready(part))) for part in inputs.split(size)])
+        return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
     def _statistics(self, model: nn.Module, client: int, batch: int) -> tuple[State, int]:
         made = self._setting
         parts = batches(made.partition.train[client], batch)
         if made.words is None:
-            return statistics(model, (made.images.ready(made.images.inputs[part]) for part in parts))
+            inputs = made.images.inputs
+            return statistics(model, (made.images.ready(inputs[part].to(self._device)) for part in parts))
         random = torch_stream(made.experiment.seed, "mask", "statistics", client)
         held, words = self._sequences(client), made.words
-        return statistics(model, (words.batch(held[part], random)[0] for part in parts))
+        return statistics(model, (words.batch(held[part], random)[0].to(self._device) for part in parts))
 
     def _model(self, plan: Plan, state: State, ratio: float = 1.0) -> tuple[nn.Module, dict[Any, Any]]:
         """A sub-model that holds `state`, built once per shape, and room for what losses keep beside it."""
@@ -181,7 +189,7 @@ class Workshop:
                 parameter.requires_grad_(name not in made.frozen)
             if made.method.scaler:
                 scale(model, made.axes, ratio)
-            self._models[key] = model, {}
+            self._models[key] = model.to(self._device), {}
         self._models.move_to_end(key)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)

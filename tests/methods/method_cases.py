@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 
 import torch
 from hypothesis import settings
@@ -45,8 +46,9 @@ def axes_of(*sizes):
     )
 
 
-def turn_of(axes, ratio=0.5, round=1, client=0, seed=0):
-    return Turn(axes, frozenset(axes.dims), ratio, round, client, derive(seed, "plan", round, client))
+def turn_of(axes, ratio=0.5, round=1, client=0, seed=0, method=None):
+    turn = Turn(axes, frozenset(axes.dims), ratio, round, client, derive(seed, "plan", round, client))
+    return turn if method is None else replace(turn, notes=method.notes(replace(turn, seed=0)))
 
 
 class Tied(nn.Module):

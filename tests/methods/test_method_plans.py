@@ -55,7 +55,10 @@ def test_methods_that_train_the_first_units(name, net, ratio):
         assert units == list(range(size if axis in axes.groups else count(ratio, size)))
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in ("depthfl", "nefl")])
+_OWN = ("depthfl", "nefl", "fedpruned", "fedmorph", "fedmorphprox")  # plans of another kind
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in _OWN])
 def test_everybody_can_be_given_everything_and_every_level_a_prefix(name):
     method = make(name)
     for net in NETS:

@@ -1,0 +1,55 @@
+"""Where models compute: the CPU, a CUDA GPU, Apple's GPU. Randomness is drawn on the CPU wherever that is."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from nestling.errors import ConfigError
+
+
+def named_device(name: str) -> torch.device:
+    """Return a device by name, on whatever machine it is.
+
+    >>> named_device("cuda:1")
+    device(type='cuda', index=1)
+    >>> named_device("gpu")
+    Traceback (most recent call last):
+        ...
+    nestling.errors.ConfigError: the setting device cannot be 'gpu': it is cpu, cuda, cuda:0, cuda:1, … or mps
+    """
+    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,2})?", name):
+        raise ConfigError(f"the setting device cannot be {name!r}: it is cpu, cuda, cuda:0, cuda:1, … or mps")
+    return torch.device(name)
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device of this machine by name, or say in one sentence why it cannot be used.
+
+    >>> find_device("cpu")
+    device(type='cpu')
+    """
+    device = named_device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"device={name} needs a GPU and a PyTorch built for CUDA, and here is none: use device=cpu"
+            )
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(
+                f"there is no device {name}: this machine has {torch.cuda.device_count()}, from cuda:0 on"
+            )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device=mps needs an Apple GPU, and here is none: use device=cpu")
+    return device
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """Return a new tensor in the widest floating-point type of its device: double precision, but on Apple's GPUs.
+
+    >>> exact(torch.ones(2)).dtype
+    torch.float64
+    """
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64, copy=True)

@@ -1,0 +1,73 @@
+"""A training step around any loss: clipping, and mixed precision on GPUs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nestling.errors import ConfigError
+
+Precision = Literal["full", "mixed"]
+
+
+def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
+    """The half-precision type that forward passes use on a device: none in full precision.
+
+    >>> half_of(torch.device("cpu"), "full")
+    >>> half_of(torch.device("cpu"), "mixed")
+    Traceback (most recent call last):
+        ...
+    nestling.errors.ConfigError: precision=mixed is for GPUs: on the CPU use precision=full, which is faster there
+    """
+    if precision == "full":
+        return None
+    if device.type == "cpu":
+        raise ConfigError("precision=mixed is for GPUs: on the CPU use precision=full, which is faster there")
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return torch.bfloat16
+
+
+class Steps:
+    """The steps of one client's training.
+
+    Parameters
+    ----------
+    optimizer, parameters
+        What changes the weights, and which.
+    clip
+        The largest norm of the gradient; 0 leaves it as it is.
+    half
+        The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[nn.Parameter],
+        clip: float,
+        half: torch.dtype | None = None,
+    ) -> None:
+        self._optimizer, self._parameters, self._clip, self._half = optimizer, parameters, clip, half
+        self._device = parameters[0].device.type if parameters else "cpu"
+        optimizer.zero_grad(set_to_none=True)
+        self._scaler = torch.amp.GradScaler(self._device, enabled=half == torch.float16)
+
+    def forward(self) -> AbstractContextManager[None]:
+        """Where the loss is computed."""
+        if self._half is None:
+            return nullcontext()
+        return torch.autocast(self._device, self._half)
+
+    def step(self, loss: Tensor) -> None:
+        """Move the weights to make a loss smaller."""
+        self._scaler.scale(loss).backward()
+        self._scaler.unscale_(self._optimizer)
+        if self._clip:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip, foreach=True)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)  # after the last step, too: models are kept, gradients are not

@@ -1,0 +1,69 @@
+"""The sub-models of a round, cut when a job that needs one is handed out, and let go when no other will."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+from nestling.cut import Plan
+from nestling.engines import Engine
+from nestling.run.jobs import State
+
+
+class Slices:
+    """Sub-models in the memory of an engine, each of them once, whoever is given it.
+
+    Parameters
+    ----------
+    engine
+        Where the jobs are done.
+    cut
+        Cuts the sub-model of a plan.
+    plans
+        What all jobs together will ask for: a plan as often as there are jobs with it.
+    """
+
+    def __init__(self, engine: Engine, cut: Callable[[Plan], State], plans: Iterable[Plan]) -> None:
+        self._engine, self._cut = engine, cut
+        self._left = Counter(plans)
+        self._held: dict[Plan, Any] = {}
+
+    def get(self, plan: Plan) -> Any:
+        """Return what a job carries in place of the sub-model."""
+        if plan not in self._held:
+            self._held[plan] = self._engine.share(self._cut(plan))
+        return self._held[plan]
+
+    def done(self, plan: Plan) -> None:
+        """One job with this plan is done."""
+        self._left[plan] -= 1
+        if self._left[plan] <= 0:
+            self._held.pop(plan, None)
+
+
+class Handed(Sequence[Any]):
+    """Jobs that are made when they are handed out: one that is not yet, or no longer, with a worker takes no memory.
+
+    >>> list(Handed(3, lambda index: index * 10))
+    [0, 10, 20]
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
+        self._count, self._make = count, make
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self._count))]
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._make(index)

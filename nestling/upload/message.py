@@ -1,0 +1,158 @@
+"""A change as one message, and back.
+
+A message is a byte that names the format, a checksum of four bytes, and a part for every tensor, in the order of
+their names. Names, shapes and dtypes are known to both sides and not sent; the checksum covers them, so a message is
+only ever read as what it was written for. Where a format keeps few values, a tensor's part begins with their places.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nestling.errors import UploadError
+from nestling.seeds import torch_stream
+from nestling.upload import rice
+from nestling.upload.config import Name, Upload
+from nestling.upload.largest import largest
+from nestling.upload.reader import Reader
+from nestling.upload.rice import Places
+from nestling.upload.values import EIGHT_BITS, ONE_BIT, RAW, Values
+
+_VERSION = "nestling-upload-1"
+_HEAD = 5
+
+
+class _Format(NamedTuple):
+    sparse: bool
+    values: Values
+
+
+# a format's place here is the byte that names it: new ones go to the end
+_FORMATS: dict[Name, _Format] = {
+    "dense": _Format(False, RAW),
+    "topk": _Format(True, RAW),
+    "8-bit": _Format(False, EIGHT_BITS),
+    "1-bit": _Format(False, ONE_BIT),
+    "topk-8bit": _Format(True, EIGHT_BITS),
+    "topk-1bit": _Format(True, ONE_BIT),
+}
+
+
+def encode(change: Mapping[str, Tensor], how: Upload, *, seed: int = 0) -> bytes:
+    """Return a change as bytes.
+
+    Parameters
+    ----------
+    change
+        The tensors by name. Whole numbers (counters), booleans and complex numbers are sent as they are, whatever
+        the format.
+    how
+        The format and its settings.
+    seed
+        Where stochastic rounding draws from: the same seed gives the same bytes.
+
+    Raises
+    ------
+    UploadError
+        If a tensor holds values that are not finite, or no values at all (a sparse or meta tensor).
+
+    Examples
+    --------
+    >>> change = {"weight": torch.tensor([[0.1, -4.0], [2.0, 0.0]])}
+    >>> data = encode(change, Upload(format="topk", share=0.5))
+    >>> len(data), decode(data, change)
+    (16, {'weight': tensor([[ 0., -4.], [ 2., 0.]])})
+    """
+    flats = {name: _flat(name, change[name]) for name in sorted(change)}
+    noise = torch_stream(seed, "upload") if how.rounding == "stochastic" else None
+    format = _FORMATS[how.format]
+    coded = [name for name, flat in flats.items() if flat.is_floating_point()]
+    places: dict[str, Places] = {}
+    if format.sparse:
+        places = dict(zip(coded, largest([flats[name] for name in coded], how.share, how.scope), strict=True))
+    parts = []
+    for name, flat in flats.items():
+        if name in places:
+            parts.append(rice.write(places[name], len(flat)))
+            parts.append(format.values.write(flat[torch.from_numpy(places[name])], noise))
+        else:
+            parts.append((format.values if flat.is_floating_point() else RAW).write(flat, noise))
+    head = bytes([list(_FORMATS).index(how.format)])
+    body = b"".join(parts)
+    return b"".join((head, _checksum(head, body, change), body))
+
+
+def decode(data: bytes, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the change in `data`, which may come from anywhere: it is checked, never executed.
+
+    Parameters
+    ----------
+    data
+        What `encode` returned.
+    like
+        Tensors with the names, shapes and dtypes of the change; their values do not matter, so they may be on the
+        meta device.
+
+    Raises
+    ------
+    UploadError
+        If the bytes are damaged, cut off, of other tensors, or no such message at all.
+
+    Examples
+    --------
+    >>> change = {"weight": torch.ones(3)}
+    >>> decode(encode(change, Upload(format="8-bit"))[:-1], change)
+    Traceback (most recent call last):
+        ...
+    nestling.errors.UploadError: the upload of 11 bytes was damaged on its way, or is one of other tensors: its checksum
+    is wrong
+    """
+    if len(data) < _HEAD or data[0] >= len(_FORMATS):
+        raise UploadError(f"these {len(data)} bytes are no upload of a known format")
+    head, checksum, body = bytes(data[:1]), bytes(data[1:_HEAD]), bytes(data[_HEAD:])
+    if checksum != _checksum(head, body, like):
+        raise UploadError(
+            f"the upload of {len(data)} bytes was damaged on its way, or is one of other tensors: its checksum is wrong"
+        )
+    format, reader = list(_FORMATS.values())[head[0]], Reader(body)
+    found = {}
+    for name in sorted(like):
+        try:
+            found[name] = _read(reader, like[name], format)
+        except UploadError as problem:
+            raise UploadError(f"the upload cannot be read at the tensor {name!r}: {problem}") from None
+    if reader.left:
+        raise UploadError(f"the upload goes on for {reader.left} bytes after its last tensor")
+    return {name: found[name] for name in like}
+
+
+def _read(reader: Reader, like: Tensor, format: _Format) -> Tensor:
+    size, dtype = like.numel(), like.dtype
+    if not dtype.is_floating_point:
+        return RAW.read(reader, size, dtype).view(like.shape)
+    if not format.sparse:
+        return format.values.read(reader, size, dtype).view(like.shape)
+    places = rice.read(reader, size)
+    values = format.values.read(reader, len(places), dtype)
+    flat = torch.zeros(size, dtype=dtype)
+    flat[torch.from_numpy(places)] = values
+    return flat.view(like.shape)
+
+
+def _flat(name: str, tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise UploadError(f"{name!r} must be a dense tensor that holds values")
+    flat = tensor.detach().cpu().reshape(-1)
+    if not bool(torch.isfinite(flat).all()):
+        raise UploadError(f"the tensor {name!r} holds values that are not finite, which cannot be uploaded")
+    return flat
+
+
+def _checksum(head: bytes, body: bytes, like: Mapping[str, Tensor]) -> bytes:
+    tensors = "".join(f"{name}\0{like[name].dtype}{tuple(like[name].shape)}\0" for name in sorted(like))
+    return zlib.crc32(body, zlib.crc32(head + f"{_VERSION}\0{tensors}".encode())).to_bytes(4, "little")

@@ -1,0 +1,122 @@
+"""The values of one tensor as bytes: as they are, in 8 bits, or in 1 bit. Little-endian everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nestling.errors import UploadError
+from nestling.upload.reader import Reader
+
+_MOST = 127  # steps on either side of zero
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Values(NamedTuple):
+    """How values are written and read again.
+
+    Attributes
+    ----------
+    write
+        (values of shape (size,), generator for stochastic rounding or none) → bytes.
+    read
+        (reader, size, dtype) → values of shape (size,).
+    """
+
+    write: Callable[[Tensor, torch.Generator | None], bytes]
+    read: Callable[[Reader, int, torch.dtype], Tensor]
+
+
+def write_raw(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
+    r"""Every value as it is.
+
+    >>> write_raw(torch.tensor([1, 258], dtype=torch.int16))
+    b'\x01\x00\x02\x01'
+    """
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    bits = flat.contiguous().view(_WHOLE[flat.itemsize]).numpy()
+    return bits.astype(f"<i{flat.itemsize}", copy=False).tobytes()
+
+
+def read_raw(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
+    """Values as they are; finite ones."""
+    if dtype.is_complex:
+        return torch.view_as_complex(read_raw(reader, 2 * size, dtype.to_real()).view(size, 2))
+    bits = reader.take(size * dtype.itemsize).view(f"<i{dtype.itemsize}")
+    if dtype == torch.bool:
+        return torch.from_numpy(bits != 0)
+    flat = torch.from_numpy(bits.astype(f"=i{dtype.itemsize}")).view(dtype)
+    if dtype.is_floating_point and not bool(torch.isfinite(flat).all()):
+        raise UploadError("there are values that are not finite")
+    return flat
+
+
+def write_8bit(flat: Tensor, noise: torch.Generator | None = None) -> bytes:
+    """The largest magnitude, and every value as a number of 127ths of it.
+
+    >>> read_8bit(Reader(write_8bit(torch.tensor([0.0, 1.0, -127.0, 2.4]))), 4, torch.float32)
+    tensor([   0.,    1., -127.,    2.])
+    """
+    if not len(flat):
+        return b""
+    peak = flat.abs().max()
+    levels = flat.double() / (peak.double() if peak > 0 else 1.0) * _MOST
+    if noise is None:
+        levels = levels.round_()
+    else:
+        # the sum may round up to 128
+        levels = levels.add_(torch.rand(len(flat), dtype=torch.float64, generator=noise)).floor_().clamp_(max=_MOST)
+    return write_raw(peak.reshape(1)) + write_raw(levels.to(torch.int8))
+
+
+def read_8bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
+    """Values within half a step (one step where rounding is stochastic) of those that were written."""
+    if not size:
+        return torch.zeros(0, dtype=dtype)
+    peak = _scale(reader, dtype)
+    levels = read_raw(reader, size, torch.int8)
+    if int(levels.min()) < -_MOST:
+        raise UploadError(f"there are steps outside of -{_MOST} to {_MOST}")
+    return (levels.double().div_(_MOST) * peak).to(dtype)
+
+
+def write_1bit(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
+    """The mean magnitude, and the sign of every value.
+
+    >>> read_1bit(Reader(write_1bit(torch.tensor([1.0, -2.0, 3.0]))), 3, torch.float32)
+    tensor([ 2., -2.,  2.])
+    """
+    if not len(flat):
+        return b""
+    sizes = flat.abs()
+    peak = sizes.max()
+    # divided by the largest, equal magnitudes are ones: their mean is exact, and no sum overflows
+    mean = peak.double() * (sizes / peak).mean(dtype=torch.float64) if peak > 0 else peak
+    return write_raw(mean.to(flat.dtype).reshape(1)) + np.packbits((flat < 0).numpy()).tobytes()
+
+
+def read_1bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
+    """Values of one magnitude."""
+    if not size:
+        return torch.zeros(0, dtype=dtype)
+    mean = _scale(reader, dtype)
+    negative = torch.from_numpy(np.unpackbits(reader.take((size + 7) // 8), count=size).astype(bool))
+    return torch.where(negative, -mean, mean).to(dtype)
+
+
+def _scale(reader: Reader, dtype: torch.dtype) -> Tensor:
+    """The magnitude that a tensor's values are told in, as float64."""
+    scale = read_raw(reader, 1, dtype).double().squeeze(0)
+    if scale < 0:
+        raise UploadError(f"the magnitude {float(scale)!r} is below zero")
+    return scale
+
+
+RAW = Values(write_raw, read_raw)
+EIGHT_BITS = Values(write_8bit, read_8bit)
+ONE_BIT = Values(write_1bit, read_1bit)

@@ -1,0 +1,62 @@
+"""FedPruned: one random sub-network for everybody, for good."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from method_cases import LAWS, NETS, OPTIONS, axes_of, net_of, turn_of
+
+import nestling
+from nestling import Plan
+from nestling.errors import MethodError
+from nestling.methods import make
+from nestling.nets import example
+
+
+def turns(method, axes, seed=0):
+    """Turns of some clients, with what the server remembers."""
+    notes = method.notes(turn_of(axes, 1.0, 0, -1, seed))
+    return [
+        replace(turn_of(axes, ratio, round, client, seed), notes=notes)
+        for ratio in (1.0, 0.3)
+        for round in (1, 2, 30)
+        for client in (0, 7)
+    ]
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_everybody_gets_the_same_in_every_round_and_that_is_tested(net):
+    model, axes = net_of(net)
+    method = make("fedpruned", {"ratio": 0.4})
+    plans = {play(turn) for play in (method.plan, method.deploy) for turn in turns(method, axes)}
+    assert len(plans) == 1
+    plan = plans.pop()
+    for axis, size in axes.axes.items():
+        kept = len(plan.index(axis)) if axis in plan.runs else size
+        assert kept == (size if axis in axes.groups else math.ceil(round(0.4 * size, 9)))
+    outputs = nestling.submodel(model, axes, plan).train()(*example(net, **OPTIONS[net]))
+    assert torch.isfinite(outputs).all()
+
+
+@LAWS
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_it_is_drawn_from_the_seed(one, two):
+    axes, method = axes_of(40, 40), make("fedpruned", {"ratio": 0.5})
+    first, again, second = (method.plan(turns(method, axes, seed)[0]) for seed in (one, one, two))
+    assert first == again
+    assert (first == second) == (one == two)
+    assert first.index("axis0").tolist() != first.index("axis1").tolist()
+
+
+def test_all_of_it_is_fedavg():
+    axes, method = net_of("cnn")[1], make("fedpruned", {"ratio": 1})
+    assert {method.plan(turn) for turn in turns(method, axes)} == {Plan(key="full")}
+
+
+@pytest.mark.parametrize("ratio", [0.0, -0.5, 1.5, math.nan])
+def test_ratios_that_cannot_be(ratio):
+    with pytest.raises(MethodError, match=f"fedpruned's ratio must be above 0 and at most 1, not {ratio!r}"):
+        make("fedpruned", {"ratio": ratio})

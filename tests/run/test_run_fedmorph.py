@@ -1,0 +1,154 @@
+"""FedMorph end to end: what it does between rounds, what nobody holds, and that it goes on where it was stopped."""
+
+import pytest
+import torch
+from run_cases import same_state, small, told
+from test_run_resume import Stop
+from test_run_rounds import played
+
+import nestling
+from nestling.cut import extract
+from nestling.cut.extract import cuts
+from nestling.errors import NestlingError
+from nestling.run import Data, Evaluate, FleetSettings, Model, resume, run, take
+from nestling.run.setting import Blueprint, setting
+
+DATA = Data(name="digits", samples=400, unlabelled=0.25)
+WIDER = Model(name="cnn", options={"widths": [16, 32, 32]})  # of the narrow net, a unit is a tenth of a budget
+ONE = FleetSettings(clients=8, per_round=4, levels="a")
+
+
+def morphing(**changes):
+    options = {"ratio": 0.5, "every": 2, "penalty": 1e-3, "mask_lr": 100.0, **changes.pop("options", {})}
+    return small(**{"method": "fedmorph", "options": options, "data": DATA, "fleet": ONE, "rounds": 4, **changes})
+
+
+def test_with_everything_kept_it_is_fedavg():
+    fedavg = run(small(method="fedavg", data=DATA, fleet=ONE))
+    morph = run(morphing(options={"ratio": 1.0, "every": 0}, rounds=3))
+    assert same_state(fedavg.state, morph.state)
+    for one, other in zip(fedavg.rounds, morph.rounds, strict=True):
+        assert one["train_loss"] == other["train_loss"]
+        assert one["bytes_up"] == other["bytes_up"]
+
+
+def test_a_morph_changes_the_network_and_nothing_else_does():
+    made, servers, _ = played(morphing())
+    plans = [made.submodel(1.0, server.notes) for server in servers]
+    # after round 1: nothing; after round 2: a morph; after the last: none
+    assert plans[0] == plans[1]
+    assert plans[1] != plans[2]
+    assert plans[2] == plans[3] == plans[4]
+    assert [bool(server.networks) for server in servers] == [False, False, True, False, True]
+    for before, after in ((0, 1), (2, 3)):  # P8: what nobody held keeps its value
+        how = cuts(made.axes, plans[after])
+        for name, tensor in servers[after].state.items():
+            held = torch.zeros(tensor.shape, dtype=torch.bool)
+            how[name].put(held, torch.ones(how[name].shape, dtype=torch.bool))
+            assert torch.equal(tensor[~held], servers[before].state[name][~held])
+
+
+def test_the_large_network_is_as_of_the_last_morph():
+    made, servers, _ = played(morphing(rounds=5))
+    wholes = [server.whole(made) for server in servers]
+    assert same_state(wholes[2], wholes[3])
+    assert not same_state(wholes[3], wholes[4])
+    assert not same_state(wholes[4], {name: servers[5].state[name] for name in wholes[4]})
+
+
+def test_the_averaged_network_is_written_back_before_it_is_distilled():
+    options = {"epochs": 0, "noise": False}
+    made, servers, _ = played(morphing(options=options, rounds=3))
+    plan = made.submodel(1.0, servers[1].notes)
+    learnt = {name for name in made.parameters if name in servers[2].state}
+    averaged = servers[2].networks["averaged"][1]
+    written = extract(made.axes, plan, servers[2].state)
+    assert all(torch.equal(averaged[name], written[name]) for name in learnt)
+
+
+def test_it_learns_and_shrinks():
+    base = {"rounds": 12, "data": Data(name="digits", unlabelled=0.2), "evaluate": Evaluate(every=12)}
+    result = run(morphing(options={"every": 3, "penalty": 2e-4, "mask_lr": 20.0}, model=WIDER, **base))
+    first = nestling.cost(
+        result.setting.model, result.setting.axes, result.setting.submodel(1.0), result.setting.example()
+    )
+    final = result.summary
+    assert final["levels"]["a"]["parameters"] < 0.95 * first.parameters
+    assert final["final"]["global_accuracy"] > 0.85  # the large network, which only ever learnt without labels
+    assert final["final"]["worst_submodel"] > 0.85
+    assert set(final["final"]["networks"]) == {"averaged"}
+
+
+def test_a_budget_is_met():
+    options = {"every": 1, "budget": 0.2, "ratio": 0.7, "epochs": 4, "mask_lr": 20.0}
+    made, servers, _ = played(morphing(options=options, rounds=12, model=WIDER))
+    whole = made.cost(made.submodel(1.0, {f"mask/{name}": torch.ones(n) for name, n in made.axes.axes.items()}))
+    share = made.cost(made.submodel(1.0, servers[-1].notes)).parameters / whole.parameters
+    assert share == pytest.approx(0.2, rel=0.15)
+
+
+def test_levels_nest():
+    made, servers, _ = played(morphing(fleet=FleetSettings(clients=8, per_round=8, levels="a-b-d")))
+    for server in servers:
+        wide, half, narrow = (cuts(made.axes, made.submodel(ratio, server.notes)) for ratio in (1, 0.5, 0.125))
+        for name in wide:
+            assert half[name].inside(wide[name])
+            assert narrow[name].inside(half[name])
+
+
+@pytest.mark.parametrize("stop", [Stop(rounds=2), Stop(jobs=6), Stop(jobs=9)])
+@pytest.mark.parametrize("method", ["fedmorph", "fedmorphprox"])
+def test_it_goes_on_to_the_same_bytes(tmp_path, stop, method):
+    experiment = morphing(method=method, rounds=6, checkpoint=1)
+    run(experiment, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out=tmp_path / "cut", watcher=Stop(stop.rounds, stop.jobs))
+    resume(tmp_path / "cut")
+    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+
+
+def test_two_workers_tell_the_same(tmp_path):
+    for workers in (1, 2):
+        run(morphing(workers=workers), out=tmp_path / str(workers))
+    assert told(tmp_path / "1")[0] == told(tmp_path / "2")[0]
+    assert told(tmp_path / "1")[2] == told(tmp_path / "2")[2]
+
+
+def test_both_networks_can_be_taken_out(tmp_path):
+    result = run(morphing(), out=tmp_path / "run")
+    small_one, large = take(tmp_path / "run", "a"), take(tmp_path / "run")
+    count = [sum(tensor.numel() for tensor in model.parameters()) for model in (small_one, large)]
+    assert count[0] == result.summary["levels"]["a"]["parameters"] < count[1]
+    accuracy = large(result.setting.dataset.ready(result.setting.dataset.test_inputs[:100])).argmax(-1)
+    right = (accuracy == result.setting.dataset.test_targets[:100]).double().mean().item()
+    assert right == pytest.approx(result.summary["final"]["global_accuracy"])
+
+
+def test_the_server_needs_samples():
+    with pytest.raises(NestlingError, match=r"fedmorph needs samples without labels.*data\.unlabelled"):
+        setting(Blueprint(morphing(data=Data(name="digits"))))
+
+
+def test_the_unlabelled_samples_are_nobody_elses():
+    made = setting(Blueprint(morphing(data=Data(name="digits", samples=400, unlabelled=0.25, validation=0.1))))
+    held = torch.cat([*made.partition.train, made.validation])
+    assert len(made.unlabelled) == 100
+    assert len(held) == len(held.unique()) == 300
+    assert setting(Blueprint(morphing(data=Data(name="digits", unlabelled_test=True)))).unlabelled.shape[0] == 359
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratio": 0}, "ratio must be above 0"),
+        ({"budget": 2}, "budget must be from 0"),
+        ({"every": -1}, "every must be 0 or more"),
+        ({"temperature": 0}, "temperature must be above 0"),
+        ({"gradient": "none"}, "'gradient' of fedmorph cannot be 'none'"),
+        ({"mu": 1}, "no option 'mu'"),
+        ({"budget": 0.1, "penalty": 0}, "penalty, which must be above 0"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(NestlingError, match=message):
+        setting(Blueprint(small(method="fedmorph", options=options, data=DATA)))
