@@ -4,6 +4,7 @@ from nestling.data.arrays import from_arrays, from_hf
 from nestling.data.augment import AUGMENT, crop_flip
 from nestling.data.dataset import Dataset
 from nestling.data.fetch import get
+from nestling.data.lazy import Lazy
 from nestling.data.partition import Partition, counts, partition
 from nestling.data.sources import DATASETS, Source, load, names
 from nestling.data.text import Text, TextShares, share
@@ -15,6 +16,7 @@ __all__ = [
     "DATASETS",
     "TEXTS",
     "Dataset",
+    "Lazy",
     "Partition",
     "Source",
     "Text",

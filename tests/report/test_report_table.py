@@ -196,9 +196,8 @@ def test_a_perplexity_is_shown_once_under_its_label():
 
 def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
     ends = {"fedavg": 1145.4, "heterofl": 140.2}
-    runs = [
-        run(name, method=name, final=Evaluation(3, {"perplexity": end}, {}), best=None) for name, end in ends.items()
-    ]
+    told = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
+    runs = [run(name, method=name, final=end, best=None) for name, end in told.items()]
     heading, (sentence,) = headline(compare(runs))
     assert heading == "HeteroFL reaches 140.2 perplexity"
     assert "1,005 ahead of FedAvg" in sentence
