@@ -110,12 +110,12 @@ def show_command(
         from nestling.data.partition import check_options  # noqa: PLC0415
 
         check_options(how, classes_per_client, alpha)  # before the data is read, which may take long
-        if name in TEXTS:
-            if picture is not None:
-                raise NestlingError(f"there is no picture of {name}: it is text, and has no classes")
-            _show_text(name, clients, data_dir, as_json, {"how": how, "minimum": minimum, "seed": seed})
-            return
-        dataset = load(name, data_dir)
+        dataset = None if name in TEXTS else load(name, data_dir)
+    if dataset is None:
+        if picture is not None:
+            raise NestlingError(f"there is no picture of {name}: it is text, and has no classes")
+        _show_text(name, clients, data_dir, as_json, {"how": how, "minimum": minimum, "seed": seed})
+        return
     if clients is None:
         clients = len(dataset.users.unique()) if how == "user" and dataset.users is not None else 100
     with working(f"dealing {name} out to {clients:,} clients"):
@@ -149,9 +149,11 @@ def _show_text(name: str, clients: int | None, data_dir: Path | None, as_json: b
     """Print how a text is dealt out; only the clients that are shown are read."""
     from nestling.data import load_text, share  # noqa: PLC0415
 
-    text = load_text(name, data_dir)
+    with working(f"reading {name}"):
+        text = load_text(name, data_dir)
     if clients is None:
-        clients = len(text.users) if options["how"] == "user" and text.sizes is None else 100
+        enough = len(text.users) if text.sizes is None else int((text.sizes >= max(1, options["minimum"])).sum())
+        clients = enough if options["how"] == "user" else 100
     shares = share(text, clients, **options)
     rows = [
         {"client": client, "sequences": len(shares.sequences[client]), "words": len(shares.labels[client])}

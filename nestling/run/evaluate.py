@@ -56,7 +56,9 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     if server.networks:
         told = {name: _told(setting, answers[plan], "test") for name, (plan, _) in server.networks.items()}
         figures["networks"] = told
-    local = _local(setting, figures, dict.fromkeys(range(len(setting.partition.test)), answers[whole]))
+    local: dict[str, float] = {}
+    if setting.words is None:  # of words nothing is asked of all clients, who may be hundreds of thousands
+        local = _local(setting, figures, dict.fromkeys(range(len(setting.partition.test)), answers[whole]))
     if len(setting.validation):
         held = _answers(setting, engine, {whole: states[whole]}, "validation")[whole]
         figures |= {f"validation_{what}": value for what, value in _told(setting, held, "validation").items()}
@@ -121,8 +123,6 @@ def _spread(figures: dict[str, Any]) -> None:
 
 def _local(setting: Setting, figures: dict[str, Any], answers: Mapping[int, Answer]) -> dict[str, float]:
     """Accuracy on clients' own shares, each predicting among its classes: over all samples, and per client."""
-    if setting.words is not None:
-        return {}
     right, seen, local = 0, 0, {}
     for client, said in answers.items():
         assert isinstance(said, Tensor)
@@ -160,7 +160,7 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     figures = _headed(_means(list(told.values())))
     figures["submodels"] = {name: _means(by_level[name]) for name in setting.levels if name in by_level}
     _spread(figures)
-    return figures, _local(setting, figures, answers)
+    return figures, _local(setting, figures, answers) if setting.words is None else {}
 
 
 def _means(several: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ from nestling.data.lazy import Lazy
 from nestling.errors import ConfigError, DataError
 from nestling.local import Local
 from nestling.run import Data, Evaluate, FleetSettings, Model
+from nestling.run.presets import find
 from nestling.run.setting import Blueprint, setting
 
 
@@ -187,3 +188,19 @@ def test_lstms_read_characters_too():
     result = nestling.run(small(model=model, data=data, rounds=1, evaluate=Evaluate(samples=10)))
     assert result.setting.tokens == ("token.0",)
     assert same_state(result.state, nestling.run(small(model=model, data=data, rounds=1)).state)
+
+
+def test_fedrolexs_preset_runs_on_a_small_stack_overflow(tmp_path, monkeypatch):
+    """The laptop preset as it stands, on files in the public layout."""
+    monkeypatch.setenv("NESTLING_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "stackoverflow"
+    for part, users in (("train", 4), ("test", 2)):
+        (place / part).mkdir(parents=True)
+        for user in range(users):
+            lines = [f"how do i sort {kind} {user}" for kind in ("lists", "maps", "words")]
+            (place / part / f"{user}.txt").write_text("\n".join(lines))
+    few = ["rounds=2", "fleet.clients=4", "fleet.per_round=3", f"data.dir={tmp_path}", "evaluate.every=2"]
+    for name in ("fedrolex-stackoverflow-a-b-c-d-e-laptop", "fedrolex-stackoverflow-server-x4-laptop"):
+        final = nestling.run(find(name).with_settings(few)).summary["final"]
+        assert final["accuracy_no_oov_eos"] is not None
+        assert final["perplexity"] < 20
