@@ -15,6 +15,7 @@ from nestling.local import Local
 from nestling.local.device import named_device
 from nestling.local.steps import Precision, half_of
 from nestling.methods.server import Server
+from nestling.upload import Upload
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Maybe = Annotated[int, msgspec.Meta(ge=0)]
@@ -140,6 +141,7 @@ class Experiment(_Settings, frozen=True):
     fleet: FleetSettings = FleetSettings()
     local: Local = Local()
     server: Server = Server()
+    upload: Upload = Upload()
     evaluate: Evaluate = Evaluate()
 
     def to_toml(self) -> str:
