@@ -8,23 +8,23 @@ from pathlib import Path
 from nestling.errors import ConfigError, nearest
 from nestling.methods import make
 from nestling.run.config import Experiment, from_file
-from nestling.run.presets import digits, fedrolex, heterofl, nefl
+from nestling.run.presets import digits, fedmorph, fedrolex, heterofl, nefl
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.mixes import as_papers_write
 from nestling.run.presets.preset import Preset
 
 __all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
 
-_PAPERS = (heterofl, fedrolex, nefl)
+_PAPERS = {heterofl: laptop, fedrolex: laptop, nefl: laptop, fedmorph: fedmorph.small}  # with how they are made small
 
 
 def every_preset() -> Iterator[Preset]:
     """Yield all presets: the demonstrations, then paper by paper its experiments and their small versions."""
     yield from digits.presets()
-    for paper in _PAPERS:
+    for paper, small in _PAPERS.items():
         whole = list(paper.presets())
         yield from whole
-        yield from (Preset(laptop(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
+        yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
 
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in every_preset()}

@@ -19,7 +19,7 @@ _BLOCKS: dict[str, dict[str, Any]] = {"nefl": {}, "depthfl": {"variant": "plain"
 def presets() -> Iterator[Preset]:
     """Yield METHOD-digits for every method, and FedAvg where everybody trains the largest or the smallest level."""
     for method in names():
-        yield Preset(_residual(method) if method in _BLOCKS else _digits(method), _OURS)
+        yield Preset(_MADE.get(method, _digits)(method), _OURS)
     fedavg = _digits("fedavg")
     yield Preset(replace(fedavg, name="fedavg-large-digits"), f"{_OURS}: what mixed fleets can hope for")
     small = replace(fedavg, name="fedavg-small-digits", model=replace(fedavg.model, width=1 / 16))
@@ -49,3 +49,17 @@ def _residual(method: str) -> Experiment:
         model=Model(name="resnet18", options={"widths": [16, 16, 32, 32], "pool": False}),
         fleet=replace(digits.fleet, levels="0.2-0.4-0.6-0.8-1", assign="tiers"),
     )
+
+
+def _morphed(method: str) -> Experiment:
+    """The same with a fifth of the samples at the server, and everybody at one level."""
+    digits = _digits(method)
+    return replace(
+        digits,
+        options={"ratio": 0.5, "every": 4, "penalty": 1e-4, "mask_lr": 10.0},
+        data=replace(digits.data, unlabelled=0.2),
+        fleet=replace(digits.fleet, levels="a"),
+    )
+
+
+_MADE = {"nefl": _residual, "depthfl": _residual, "fedmorph": _morphed, "fedmorphprox": _morphed}

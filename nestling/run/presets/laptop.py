@@ -27,6 +27,7 @@ _SMALL: dict[str, dict[str, Any]] = {
         "stem_kernel": 3,
         "stem_stride": 1,
     },
+    "vgg16": {"widths": [[16, 16], [32, 32], [64] * 3, [128] * 3, [128] * 3]},
     "vit-b16": {"patch": 4, "width": 48, "depth": 4, "heads": 4},
 }
 
