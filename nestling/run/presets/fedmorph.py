@@ -87,7 +87,7 @@ def small(experiment: Experiment) -> Experiment:
         usual,
         options=options,
         model=model,
-        fleet=replace(usual.fleet, clients=20, per_round=5),
+        fleet=replace(usual.fleet, clients=20, per_round=4),
         local=replace(usual.local, lr=0.05, batch=20, epochs=1 if experiment.data.name == "cifar10" else 2),
     )
 
