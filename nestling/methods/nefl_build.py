@@ -167,7 +167,7 @@ def _climb(sizes: Sizes, depth: Depth, target: float) -> Iterator[Kept]:
         def off(rungs: int, ladder: Whole = ladder) -> float:
             return sizes.count(sizes.climbed(ladder[:rungs]), depth) - target
 
-        above = held + bisect_right(range(held, len(ladder) + 1), 0, key=off)
+        above = held + bisect_right(range(held, len(ladder) + 1), 0.0, key=off)
         near = range(max(above - 1, held), min(above, len(ladder)) + 1)
         yield sizes.climbed(ladder[: min(near, key=lambda rungs: abs(off(rungs)))])
         if len(near) == 2:
