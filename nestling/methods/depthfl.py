@@ -6,7 +6,7 @@ Variants
 --------
 - ``full``: a classifier after every stage. A client trains the first stages and their classifiers, by the sum of their
   cross-entropies and of what each is told by the others. A sub-model answers with the mean of its classifiers'
-  probabilities. The model's stages must lie inside one another, as those of `nestling.nets.exits.Exits` do.
+  probabilities. The model's stages must lie inside one another, as those of ``resnet18-exits`` do.
 - ``plain``: NeFL's reduced version (Kang et al., B.3), on any residual net: no further classifiers, no distillation,
   the first blocks in a row. Of a block left out the shortcut stays, so that shapes fit the one classifier.
 
@@ -41,7 +41,7 @@ from nestling.local.losses import masked
 from nestling.methods.method import Method, Turn
 
 Variant = Literal["full", "plain"]
-_NEEDS = "depthfl needs a model with a classifier after every stage, such as nestling.nets.exits.Exits"
+_NEEDS = "depthfl needs a model with a classifier after every stage, such as 'resnet18-exits'"
 
 
 def first_stages(turn: Turn) -> Plan:

@@ -328,12 +328,14 @@ def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
 
 
 def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
-    """DepthFL in full, on a model with exits named by where it is."""
+    """DepthFL in full, on a model with exits named by where it is, or by its name."""
     options = {"depths": [1, 1, 1], "widths": [8, 12, 16]}
     exits = Model(name="nestling.nets.exits:Exits", options=options)
     fleet = FleetSettings(clients=8, per_round=4, levels="0.2-1")
     result = run(small(method="depthfl", model=exits, rounds=2, fleet=fleet))
     assert set(result.summary["final"]["submodels"]) == {"0.2", "1"}
+    named = run(small(method="depthfl", model=Model(name="resnet18-exits", options=options), rounds=2, fleet=fleet))
+    assert named.summary["final"] == result.summary["final"]
     with pytest.raises(NestlingError, match="cannot be found"):
         run(small(model=Model(name="nowhere:make")))
     first = run(small(rounds=1), out=tmp_path / "run")
