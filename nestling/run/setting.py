@@ -191,6 +191,8 @@ def setting(blueprint: Blueprint) -> Setting:
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = blueprint.dataset or _dataset(experiment)
+    if experiment.data.resize:
+        dataset = replace(dataset, resize=experiment.data.resize)
     kept, validation, unlabelled = _split(experiment, dataset)
     shares = blueprint.partition or _partition(experiment, dataset, kept)
     if len(shares.train) != experiment.fleet.clients:

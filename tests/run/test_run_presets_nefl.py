@@ -163,6 +163,15 @@ def test_laptops_are_cheap():
         assert 3 * seen * macs(e.model.name) < 2.5e12, (name, macs(e.model.name))
 
 
+def test_models_for_large_images_get_them():
+    for name in WHOLE:
+        e = find(name)
+        large = e.model.name in ("vit-b16", "wide-resnet101-2")
+        assert (e.data.resize, e.evaluate.batch) == ((224, 50) if large else (0, 500))
+        assert find(f"{name}-laptop").data.resize == 0
+    assert sum(bool(find(name).data.resize) for name in WHOLE) == 6
+
+
 def test_laptops_keep_what_is_compared():
     assert [
         find(f"nefl-cifar10-iid-resnet18{end}-laptop").fleet.clients for end in ("", "-clients-50", "-clients-20")

@@ -14,7 +14,7 @@ from torch import nn
 
 import nestling
 from nestling import extract
-from nestling.data import from_arrays
+from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
@@ -346,3 +346,16 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
     assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in again.parameters)
     with pytest.raises(NestlingError, match=r"nothing\.pt"):
         run(small(model=Model(name="cnn", weights=str(tmp_path / "nothing.pt"))))
+
+
+def test_images_are_resized_for_the_model():
+    """Eight pixels become sixteen: a vision transformer then sees 4 × 4 patches."""
+    options = {"patch": 4, "width": 12, "depth": 1, "heads": 2}
+    experiment = small(rounds=2, model=Model(name="vit-tiny", options=options), data=Data(samples=200, resize=16))
+    made = setting(Blueprint(experiment))
+    assert made.model.position.weight.shape == (4 * 4 + 1, 12)
+    assert made.example().shape == (2, 1, 16, 16)
+    assert made.dataset.inputs.shape[1:] == (1, 8, 8), "only batches are large"
+    assert run(experiment).summary["final"] == run(experiment, dataset=load("digits")).summary["final"]
+    with pytest.raises(NestlingError, match="only images"):
+        run(experiment, dataset=from_arrays(torch.randn(40, 6), torch.arange(40) % 2))
