@@ -17,7 +17,8 @@ Departures
 - The classifier that teaches is held fixed: each learns from what the others say, and none changes in order to be
   learned from. NeFL calls it "self-distillation", in which a teacher is given.
 - Norms are static (`nestling.local.norms`), and shared also in ``plain``, where NeFL gave each sub-model its own.
-- The optional regulariser of FedDyn is left out.
+- FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option, and off unless asked for: NeFL
+  compares DepthFL without it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from nestling.cut.extract import gone
 from nestling.errors import MethodError, nearest
 from nestling.local import Learner
 from nestling.local.losses import masked
+from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method, Turn
 
 Variant = Literal["full", "plain"]
@@ -111,7 +113,7 @@ def ensemble(output: object) -> Tensor:
     return together(exits(output))
 
 
-def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) -> Method:
+def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, feddyn: float = 0.0) -> Method:
     """Return DepthFL.
 
     Parameters
@@ -122,6 +124,8 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) ->
         Whether the classifiers learn from each other; ``plain`` has only one.
     ramp
         The round from which on distillation counts in full; 0 for always.
+    feddyn
+        α of FedDyn's regulariser; 0 for none.
 
     Examples
     --------
@@ -133,9 +137,11 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) ->
     if ramp < 0:
         raise MethodError(f"depthfl's ramp must be a number of rounds of at least 0, not {ramp!r}")
     if variant == "plain":
-        return Method("depthfl", plan=first_blocks, deploy=first_blocks)
-    loss = partial(mutual, distill=distill, ramp=ramp)
-    return Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+        method = Method("depthfl", plan=first_blocks, deploy=first_blocks)
+    else:
+        loss = partial(mutual, distill=distill, ramp=ramp)
+        method = Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+    return with_feddyn(method, feddyn) if feddyn else method
 
 
 def _has_exits(axes: AxisMap) -> bool:
