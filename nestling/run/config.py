@@ -42,10 +42,11 @@ class Model(_Settings, frozen=True):
 class Data(_Settings, frozen=True):
     """The data set, and how it is divided among clients.
 
-    `samples` takes only so many training samples (0: all); `validation` keeps back a share of the training set, on
-    which the best round is then chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to
-    the server, without their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set
-    instead, as FedMorph's authors do.
+    `resize` brings images to that side in pixels, batch by batch (0: as stored). `samples` takes only so many
+    training samples (0: all); `validation` keeps back a share of the training set, on which the best round is then
+    chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to the server, without
+    their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set instead, as
+    FedMorph's authors do.
     """
 
     name: str = "digits"
@@ -54,6 +55,7 @@ class Data(_Settings, frozen=True):
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     minimum: Maybe = 1
     augment: Literal["default", "none", "crop-flip"] = "default"
+    resize: Maybe = 0
     samples: Maybe = 0
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unlabelled: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0

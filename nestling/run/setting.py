@@ -191,6 +191,8 @@ def setting(blueprint: Blueprint) -> Setting:
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = blueprint.dataset or _dataset(experiment)
+    if experiment.data.resize:
+        dataset = replace(dataset, resize=experiment.data.resize)
     kept, validation, unlabelled = _split(experiment, dataset)
     shares = blueprint.partition or _partition(experiment, dataset, kept)
     if len(shares.train) != experiment.fleet.clients:
@@ -210,6 +212,12 @@ def setting(blueprint: Blueprint) -> Setting:
         made.submodel(ratio).fit(axes)
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
+    how = experiment.server
+    if method.alike and (how.optimizer != "average" or how.weighting not in ("method", "none")):
+        raise ConfigError(
+            f"{method.name} needs the plain mean of its clients: server.optimizer=average and server.weighting=none, "
+            f"not {how.optimizer} and {how.weighting}"
+        )
     return made
 
 
