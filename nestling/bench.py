@@ -1,4 +1,4 @@
-"""Speed and memory of the cut, as ratios measured side by side in one run (`nestling bench`).
+"""Speed and memory of the cut, and of populations, as ratios measured side by side in one run (`nestling bench`).
 
 Timings on a shared machine wander by tens of per cent; ratios of two things measured in turn do not. Every figure
 here is therefore a median over interleaved repeats, on one thread, beside the figure that it is compared with.
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,8 +23,16 @@ from torch import Tensor
 
 from nestling.axes import AxisMap, trace
 from nestling.cut import Plan, Tally, cost, extract, plan, submodel
+from nestling.data.made_words import USERS as POPULATION
+from nestling.engines import LocalEngine
+from nestling.local import Local
 from nestling.methods.nefl_plans import nefl_plan
 from nestling.nets import build, example
+from nestling.run import Data, Experiment, FleetSettings, Model
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
 
 LEVELS = (1.0, 0.5, 0.25, 0.125, 0.0625)
 MODEL = "resnet18"  # 11 million parameters
@@ -264,6 +273,60 @@ def step_and_tell_peak(gamma: float) -> None:
     print(_most_memory() - pages * resource.getpagesize() // 1024)
 
 
+def _population() -> Iterator[Figure]:
+    """Setting up 342,477 clients that hold text, and rounds of 200 of them against those of a small population."""
+    seconds, more, most = (_told_by(f"set_up_and_tell({what!r})") for what in ("seconds", "more", "most"))
+    yield Figure("set-up of 342,477 clients", seconds / 1000, "s", "≤ 5", seconds <= 5000, "made-up sentences")
+    note = f"beyond what is imported before; the whole program has {most / 1024:.0f} MiB"
+    yield Figure("memory of that set-up", more / 1024, "MiB", "≤ 286 (300 MB)", more * 1024 <= 300e6, note)
+    small, large = side_by_side(*(_rounds(clients) for clients in (1000, POPULATION)), repeats=5)
+    ratio = large / small
+    yield Figure(
+        "round of 200 clients of 342,477",
+        ratio,
+        "× of 1,000",
+        "0.9 to 1.1",
+        0.9 <= ratio <= 1.1,
+        f"{large:.2f} s; of users who write alike",
+    )
+
+
+def _words(clients: int) -> Experiment:
+    fleet = FleetSettings(clients=clients, per_round=200, levels="a-b-c-d-e")
+    model = Model(name="transformer-nwp", options={"width": 64, "hidden": 128, "depth": 1})
+    data = Data(name="words", partition="user", most_per_client=4)  # all have as many, so rounds differ in nothing else
+    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=Local(epochs=1, batch=4))
+
+
+def _rounds(clients: int) -> Callable[[], None]:
+    """A function that plays the next round of an experiment with a population of so many."""
+    made = setting(Blueprint(_words(clients)))
+    engine = LocalEngine(partial(Workshop, made))
+    servers = [Server.start(made, None)]
+
+    def play_next() -> None:
+        after, _ = play(made, servers.pop(), engine)
+        servers.append(after)
+
+    return play_next
+
+
+def set_up_and_tell(what: str) -> None:
+    """Set up an experiment with 342,477 clients, and print the milliseconds that it took.
+
+    Or the most memory (KiB) that the program had, or how much more that is than before.
+    """
+    torch.set_num_threads(1)
+    before = _most_memory()
+    start = time.perf_counter()
+    made = setting(Blueprint(_words(POPULATION)))
+    made.level(POPULATION - 1, 1)
+    made.sample(1)
+    spent = time.perf_counter() - start
+    most = _most_memory()
+    print({"seconds": round(1000 * spent), "most": most, "more": most - before}[what])
+
+
 def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
     def measured() -> list[Figure]:
         before = torch.get_num_threads()
@@ -282,4 +345,5 @@ FIGURES: dict[str, Callable[[], list[Figure]]] = {
     "memory": _one_thread(_memory),
     "tracing": _one_thread(_tracing),
     "sub-models": _one_thread(_shallow),
+    "populations": _one_thread(_population),
 }

@@ -47,9 +47,9 @@ def get_command(
     """
     with working(f"looking for {name}"):
         from nestling.data import fetch  # noqa: PLC0415
-        from nestling.data.sources import source  # noqa: PLC0415
+        from nestling.data.texts import entry  # noqa: PLC0415
 
-        source(name)
+        entry(name)
     files = fetch.get(name, progress=sys.stderr.isatty())
     rows = [
         {"file": str(file.path), "bytes": file.path.stat().st_size, "sha256": file.sha256, "verified": file.verified}
@@ -106,11 +106,16 @@ def show_command(
     if picture is not None and not (picture.suffix.lower() == ".html" and picture.resolve().parent.is_dir()):
         raise NestlingError(f"the picture {str(picture)!r} must be an .html file in a folder that exists")
     with working(f"reading {name}"):
-        from nestling.data import counts, load, partition  # noqa: PLC0415
+        from nestling.data import TEXTS, counts, load, partition  # noqa: PLC0415
         from nestling.data.partition import check_options  # noqa: PLC0415
 
         check_options(how, classes_per_client, alpha)  # before the data is read, which may take long
-        dataset = load(name, data_dir)
+        dataset = None if name in TEXTS else load(name, data_dir)
+    if dataset is None:
+        if picture is not None:
+            raise NestlingError(f"there is no picture of {name}: it is text, and has no classes")
+        _show_text(name, clients, data_dir, as_json, {"how": how, "minimum": minimum, "seed": seed})
+        return
     if clients is None:
         clients = len(dataset.users.unique()) if how == "user" and dataset.users is not None else 100
     with working(f"dealing {name} out to {clients:,} clients"):
@@ -138,6 +143,33 @@ def show_command(
         _print(dataset, shares, held.tolist(), f"{name}: {about}")
         if picture is not None:
             out().print(f"\nthe picture is {str(picture)!r}")
+
+
+def _show_text(name: str, clients: int | None, data_dir: Path | None, as_json: bool, options: dict[str, Any]) -> None:
+    """Print how a text is dealt out; only the clients that are shown are read."""
+    from nestling.data import load_text, share  # noqa: PLC0415
+
+    with working(f"reading {name}"):
+        text = load_text(name, data_dir)
+    if clients is None:
+        enough = len(text.users) if text.sizes is None else int((text.sizes >= max(1, options["minimum"])).sum())
+        clients = enough if options["how"] == "user" else 100
+    shares = share(text, clients, **options)
+    rows = [
+        {"client": client, "sequences": len(shares.sequences[client]), "words": len(shares.labels[client])}
+        for client in range(min(clients, _EACH))
+    ]
+    if as_json:
+        known = {"dataset": name, "task": text.task, "vocabulary": text.classes, "length": text.length}
+        print_json({**known, "partition": options, "first_clients": rows})
+        return
+    about = f"sequences of {text.length} of {text.classes:,} words, {text.task}"
+    out().print(f"{name}: {clients:,} clients, {options['how']}, {about}")
+    print_table(
+        {"client": "right", "sequences": "right", "different words": "right"},
+        [[f"{value:,}" for value in row.values()] for row in rows],
+        caption=f"the first {len(rows)} of {clients:,} clients; the others were not read",
+    )
 
 
 def _found(dataset: Dataset, shares: Partition, options: dict[str, Any]) -> dict[str, Any]:

@@ -35,9 +35,10 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    from nestling.data import DATASETS  # noqa: PLC0415
+    from nestling.data import DATASETS, TEXTS  # noqa: PLC0415
 
-    return [{"name": name, "about": source.about} for name, source in DATASETS.items()]
+    images = [{"name": name, "about": source.about} for name, source in DATASETS.items()]
+    return images + [{"name": name, "about": text.about} for name, text in TEXTS.items()]
 
 
 def _presets() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from nestling.cli.screen import err, human, out, print_json, print_table, workin
 from nestling.cli.watch import Bar, Several, TensorBoard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nestling.run import Result
 
@@ -104,8 +104,8 @@ def show(result: Result, place: Path, as_json: bool) -> None:
                 name,
                 f"{level['parameters']:,}",
                 human(level["macs"]),
-                share(final["submodels"].get(name, {}).get("accuracy")),
-                share(best["submodels"].get(name, {}).get("accuracy")),
+                measured(final["submodels"].get(name, {})),
+                measured(best["submodels"].get(name, {})),
             ]
         )
     print_table(
@@ -118,13 +118,27 @@ def show(result: Result, place: Path, as_json: bool) -> None:
         },
         rows,
     )
+    local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
     spent = human(told["bytes_down"] + told["bytes_up"], 1024)
     out().print(
-        f"global {share(final['global_accuracy'])}, local {share(final['local_accuracy'])}; {spent} sent, "
+        f"global {measured(final)}{local}; {spent} sent, "
         f"{human(told['client_macs'])}MACs on clients, {told['seconds']:.0f} s",
         soft_wrap=True,
     )
     out().print(f"written to {place}", soft_wrap=True)
+
+
+def measured(told: Mapping[str, Any]) -> str:
+    """What a model is judged by, as people read it: its accuracy, or its perplexity where there is no accuracy.
+
+    >>> measured({"accuracy": 0.5}), measured({"perplexity": 35.1234, "loss": 3.5})
+    ('50.0%', 'perplexity 35.12')
+    """
+    for name in ("global_accuracy", "accuracy"):
+        if name in told:
+            return share(told[name])
+    value = told.get("perplexity")
+    return "–" if value is None else f"perplexity {value:.4g}"
 
 
 def share(value: float | None) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A progress bar with accuracy, bytes sent, and the time left; nothing where stderr is not a terminal."""
+    """A progress bar with accuracy or perplexity, bytes sent, and the time left; nothing without a terminal."""
 
     def __init__(self, label: str) -> None:
         from rich import progress  # noqa: PLC0415
@@ -38,7 +38,7 @@ class Bar:
         self._task = self._progress.add_task(label, total=None, figures="starting")
         self._clients = 0
         self._figures = ""
-        self._accuracy = ""
+        self._measured = ""
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -70,10 +70,11 @@ class Bar:
         parts = []
         if told["train_loss"] is not None:
             parts.append(f"loss {told['train_loss']:.3f}")
-        accuracy = told.get("evaluation", {}).get("global_accuracy")
-        if accuracy is not None:
-            self._accuracy = f"accuracy {accuracy:.1%}"
-        parts.append(self._accuracy)
+        for name, style in (("perplexity", ".4g"), ("global_accuracy", ".1%")):  # the last that is there is shown
+            value = told.get("evaluation", {}).get(name)
+            if value is not None:
+                self._measured = f"{name.removeprefix('global_')} {value:{style}}"
+        parts.append(self._measured)
         parts.append(f"{human(told['bytes_down'] + told['bytes_up'], 1024)} sent")
         self._figures = " · ".join(filter(None, parts))
         self._progress.update(self._task, completed=told["round"], figures=self._figures)

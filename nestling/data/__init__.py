@@ -4,21 +4,32 @@ from nestling.data.arrays import from_arrays, from_hf
 from nestling.data.augment import AUGMENT, crop_flip
 from nestling.data.dataset import Dataset
 from nestling.data.fetch import get
+from nestling.data.lazy import Lazy
 from nestling.data.partition import Partition, counts, partition
 from nestling.data.sources import DATASETS, Source, load, names
+from nestling.data.text import Text, TextShares, share
+from nestling.data.texts import TEXTS, load_text
+from nestling.data.vocabulary import Vocabulary
 
 __all__ = [
     "AUGMENT",
     "DATASETS",
+    "TEXTS",
     "Dataset",
+    "Lazy",
     "Partition",
     "Source",
+    "Text",
+    "TextShares",
+    "Vocabulary",
     "counts",
     "crop_flip",
     "from_arrays",
     "from_hf",
     "get",
     "load",
+    "load_text",
     "names",
     "partition",
+    "share",
 ]

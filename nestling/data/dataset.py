@@ -85,6 +85,10 @@ class Dataset:
         stored = tuple(self.inputs.shape[1:])
         return (*stored[:-2], self.resize, self.resize) if self.resize and len(stored) == 3 else stored
 
+    def example(self, batch: int) -> Tensor:
+        """Return an input of a model that holds nothing: (batch, *shape)."""
+        return torch.zeros(batch, *self.shape)
+
     def ready(self, inputs: Tensor) -> Tensor:
         """Turn a batch as it is stored into what a model reads: (B, *shape) in float32, normalised, on the same device.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from nestling.data.decoded import record_of, recorded, sha256
 from nestling.data.extras import need
 from nestling.data.places import download_dir
-from nestling.data.sources import Download, source
+from nestling.data.sources import Download
+from nestling.data.texts import entry
 from nestling.errors import DataError, first_line
 
 
@@ -39,8 +40,8 @@ def get(name: str, progress: bool = False) -> tuple[Fetched, ...]:
     >>> get("digits")
     ()
     """
-    entry = source(name)
-    return tuple(_fetch(download, download_dir() / entry.inside[0], progress) for download in entry.downloads)
+    found = entry(name)
+    return tuple(_fetch(download, download_dir() / found.inside[0], progress) for download in found.downloads)
 
 
 def _fetch(download: Download, folder: Path, progress: bool) -> Fetched:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,8 @@ Random = np.random.Generator
 class Partition:
     """The shares of all clients.
 
-    Shares are views of one tensor, so that there may be any number of clients: clone one before you pickle it.
+    Here shares are views of one tensor, so that there may be any number of clients: clone one before you pickle it.
+    Those of a text (`nestling.data.text.TextShares`) are read when they are asked for.
 
     Parameters
     ----------
@@ -42,9 +43,9 @@ class Partition:
         Per client: the classes it holds in training, sorted.
     """
 
-    train: tuple[Tensor, ...]
-    test: tuple[Tensor, ...]
-    labels: tuple[Tensor, ...]
+    train: Sequence[Tensor]
+    test: Sequence[Tensor]
+    labels: Sequence[Tensor]
 
     def __len__(self) -> int:
         return len(self.train)
@@ -133,7 +134,7 @@ def counts(dataset: Dataset, shares: Partition) -> Tensor:
             [2, 4]])
     """
     client = torch.arange(len(shares)).repeat_interleave(torch.tensor([len(share) for share in shares.train]))
-    cells = client * dataset.classes + dataset.targets[torch.cat(shares.train)]
+    cells = client * dataset.classes + dataset.targets[torch.cat(list(shares.train))]
     return torch.bincount(cells, minlength=len(shares) * dataset.classes).view(len(shares), dataset.classes)
 
 

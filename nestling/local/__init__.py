@@ -5,5 +5,6 @@ from nestling.local.learner import Learner
 from nestling.local.losses import Loss, cross_entropy
 from nestling.local.schedule import learning_rate
 from nestling.local.train import train
+from nestling.local.words import Words
 
-__all__ = ["Learner", "Local", "Loss", "cross_entropy", "learning_rate", "train"]
+__all__ = ["Learner", "Local", "Loss", "Words", "cross_entropy", "learning_rate", "train"]

@@ -39,6 +39,8 @@ class Learner:
         What a loss wants to find again at the next batch; it lives as long as the model.
     memory
         What the client remembers of its earlier turns: ``kind/tensor`` → value.
+    absent
+        How many classes its model has no row for, because it received those of its own classes alone.
     """
 
     model: nn.Module
@@ -51,3 +53,4 @@ class Learner:
     round: int = 1
     scratch: dict[Any, Any] = field(default_factory=dict)
     memory: Mapping[str, Tensor] = field(default_factory=dict)
+    absent: int = 0

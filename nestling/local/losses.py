@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,12 +17,25 @@ Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(learner: Learner, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean cross-entropy of a batch: inputs (N, …), targets (N,) → a scalar and logits (N, classes)."""
+    """The mean cross-entropy of a batch: inputs (N, …), targets (N, …) → a scalar and logits (N, …, classes)."""
     output = learner.model(inputs)
     if not isinstance(output, Tensor):
         raise TrainingError(f"this method needs a model that returns logits alone, not a {type(output).__name__}")
-    logits = masked(output, learner.labels)
-    return F.cross_entropy(logits, targets), logits
+    return entropy(learner, masked(output, learner.labels), targets)
+
+
+def entropy(learner: Learner, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean over all targets, one for every row of logits; those that are −100 (padding) do not count.
+
+    A client that received the rows of its own classes alone has no logits of the others. They would be zero, as in
+    `masked`: in the softmax, `learner.absent` zeros count as much as one logit of log(absent). Returned are the logits
+    with one zero for all of them, which is the answer where all of the client's own are below it.
+    """
+    if not learner.absent:
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten()), logits
+    others = logits.new_full((*logits.shape[:-1], 1), math.log(learner.absent))
+    loss = F.cross_entropy(torch.cat([logits, others], -1).flatten(0, -2), targets.flatten())
+    return loss, torch.cat([logits, torch.zeros_like(others)], -1).detach()
 
 
 def masked(logits: Tensor, labels: Tensor | None) -> Tensor:

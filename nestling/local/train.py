@@ -19,7 +19,10 @@ from nestling.local.steps import Steps
 
 @dataclass(frozen=True)
 class Progress:
-    """What a client can tell of its training: sums over all samples of all steps, so that clients can be added up."""
+    """What a client can tell of its training: sums over all targets of all steps, so that clients can be added up.
+
+    A sample is one target: an image's class, or one word of a sequence.
+    """
 
     samples: int
     loss: float
@@ -74,8 +77,9 @@ def train(
             if start:
                 value = value + proximal / 2 * _distance(parameters, start)
             steps.step(value)
-            seen += len(targets)
-            total += value.detach() * len(targets)
+            count = int((targets >= 0).sum())
+            seen += count
+            total += value.detach() * count
             correct += (logits.detach().argmax(-1) == targets).sum()
     norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
     if not (torch.isfinite(total) and torch.isfinite(norms).all()):

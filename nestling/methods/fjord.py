@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from nestling.errors import MethodError
 from nestling.local import Learner, cross_entropy
-from nestling.local.losses import masked
+from nestling.local.losses import entropy, masked
 from nestling.local.narrow import narrower
 from nestling.methods.method import Method, prefix
 
@@ -37,9 +37,11 @@ def ordered_dropout(
     small, weights = narrower(learner, width)
     logits = masked(functional_call(small, weights, (inputs,)), learner.labels)
     if not distill:
-        return F.cross_entropy(logits, targets), logits
+        return entropy(learner, logits, targets)
     hard, teacher = cross_entropy(learner, inputs, targets)
-    return hard + F.cross_entropy(logits, teacher.detach().softmax(-1)), teacher
+    asked = targets.flatten() >= 0
+    soft = F.cross_entropy(logits.flatten(0, -2)[asked], teacher.detach().flatten(0, -2)[asked].softmax(-1))
+    return hard + soft, teacher
 
 
 def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 class LSTM(nn.Module):
     """Character ids ``(batch, length)`` → next-character logits ``(batch, length, vocabulary)``.
 
+    Ids from ``vocabulary`` on, `special` of them, can be read and are never predicted: padding.
+
     Examples
     --------
     >>> import torch
@@ -24,9 +26,11 @@ class LSTM(nn.Module):
     torch.Size([2, 80, 80])
     """
 
-    def __init__(self, *, vocabulary: int = 80, embedding: int = 8, widths: Sequence[int] = (256, 256)) -> None:
+    def __init__(
+        self, *, vocabulary: int = 80, special: int = 0, embedding: int = 8, widths: Sequence[int] = (256, 256)
+    ) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocabulary, embedding)
+        self.token = nn.Embedding(vocabulary + special, embedding)
         self.layers = nn.ModuleList(
             nn.LSTM(before, width, batch_first=True) for before, width in pairwise((embedding, *widths))
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nestling.report.experiment import Experiment, Statistic, experiments, statistic
-from nestling.report.measures import BYTES, COUNTS, TITLES, direction, title, unit
+from nestling.report.measures import BYTES, COUNTS, TITLES, direction, leading, title, unit
 from nestling.report.panels import Figure, figure, label, line, mark, panel, tint
 from nestling.report.read import Round, Run
 
@@ -17,14 +17,20 @@ _FAR = 2.5  # where one experiment spends so many times what another does, a lin
 
 
 def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
-    """Return the measures the page lets its reader choose from, each with its title and whether it is a share."""
+    """Return the measures the page lets its reader choose from, each with its title and whether it is a share.
+
+    The one that runs are judged by comes first.
+    """
     seen: dict[str, list[float]] = {}
     for run in runs:
         for entry in run.history:
             for name, value in (entry.measured.values if entry.measured else {}).items():
                 seen.setdefault(name, []).append(value)
-    order = [*(name for name in TITLES if name in seen), *(name for name in seen if name not in TITLES)]
-    return {name: {"title": title(name), "share": direction(name, max(seen[name])) == 1} for name in order}
+    lead = leading(seen)
+    order = dict.fromkeys([*([lead] if lead else ()), *(name for name in TITLES if name in seen), *seen])
+    ways = {name: direction(name, max(seen[name])) for name in order}
+    less = {name: " (lower is better)" if "perplexity" in name else "" for name in order}
+    return {name: {"title": title(name) + less[name], "share": ways[name] == 1} for name in order}
 
 
 def points(experiment: Experiment, name: str, along: Callable[[Round], float | None]) -> list[Point]:

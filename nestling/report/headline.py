@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nestling.report.measures import BYTES, amount, direction, leading, title, written
+from nestling.report.measures import BYTES, amount, digits, direction, leading, title, written
 from nestling.report.table import Row
 
 METHODS = {
@@ -74,7 +74,7 @@ def _lead(rows: Sequence[Row], name: str, first: Row, second: Row) -> str:
     gap = abs(one["mean"] - two["mean"])
     if gap == 0:
         return f"level with {_who(rows, second)}"
-    far = f"{100 * gap:.1f} points" if direction(name, one["mean"]) == 1 else f"{gap:.3g}"
+    far = f"{100 * gap:.1f} points" if direction(name, one["mean"]) == 1 else digits(gap, 3)
     spread = max(one["deviation"] or 0, two["deviation"] or 0)
     close = " (less than the spread over seeds)" if gap < spread else ""
     return f"{far} ahead of {_who(rows, second)}{close}"

@@ -53,13 +53,22 @@ def leading(names: Iterable[str]) -> str | None:
 def written(name: str, value: float, deviation: float | None = None) -> str:
     """Return a measure for people: accuracies in percent, anything else with four digits; ± where there is a spread.
 
-    >>> written("global_accuracy", 0.9123, 0.004), written("perplexity", 23.4567), written("perplexity", 23.4567, 0.5)
-    ('91.2 ± 0.4 %', '23.46', '23.46 ± 0.5')
+    >>> written("global_accuracy", 0.9123, 0.004), written("perplexity", 23.4567), written("perplexity", 1145.2, 46.2)
+    ('91.2 ± 0.4 %', '23.46', '1,145 ± 46')
     """
     if direction(name, value) == 1:
         spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
         return f"{100 * value:.1f}{spread} %"
-    return f"{value:.4g}" + ("" if deviation is None else f" ± {deviation:.2g}")
+    return digits(value, 4) + ("" if deviation is None else f" ± {digits(deviation, 2)}")
+
+
+def digits(value: float, count: int) -> str:
+    """Return a number with so many digits, but never with an exponent where it is large.
+
+    >>> digits(12345.6, 3), digits(0.01234, 3)
+    ('12,346', '0.0123')
+    """
+    return f"{value:,.0f}" if abs(value) >= 10 ** (count - 1) else f"{value:.{count}g}"
 
 
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -25,7 +25,8 @@ _SHORT = {  # headings no wider than what stands below them
 NOTE = (
     "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
     "final: after the last round; best: at the round that turned out best, which nobody knows beforehand; "
-    "±: standard deviation over seeds; bold: the best finished experiment on the same data and partition"
+    "perplexity: lower is better; ±: standard deviation over seeds; "
+    "bold: the best finished experiment on the same data and partition"
 )
 
 
@@ -96,7 +97,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
     ]
     finals = {name: None for row in rows for name in row["final"]}
-    for name in [*_SHORT, *(name for name in finals if "perplexity" in name)]:
+    for name in [*_SHORT, *_perplexities(rows, list(finals))]:
         made.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
     names = {name for name, found in bests if found}
@@ -109,6 +110,14 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         texts = ["–" if mean is None else show(mean) for mean in means]
         made.append(Column(heading, "right", tuple(map(Cell, texts, winners))))
     return [column for column in made if any(cell.text != "–" for cell in column.cells)]
+
+
+def _perplexities(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """The perplexities to show: the one that training is about not twice, where a label says which it is."""
+    found = [name for name in names if "perplexity" in name]
+    labelled = [name for name in found if name.startswith("perplexity_")]
+    told = any(all(row["final"].get(name) == row["final"].get("perplexity") for row in rows) for name in labelled)
+    return [name for name in found if name != "perplexity" or not told]
 
 
 _COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (

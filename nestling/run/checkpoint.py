@@ -98,7 +98,7 @@ def read(folder: Path, setting: Setting) -> Server | None:
         notes=groups["notes"],
         coverage=groups["coverage"],
         counts={name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
-        tally=Tally(setting.axes, state),
+        tally=Tally(setting.cut_axes, state),
         best=figures.best,
     )
 

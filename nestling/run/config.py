@@ -47,6 +47,11 @@ class Data(_Settings, frozen=True):
     chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to the server, without
     their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set instead, as
     FedMorph's authors do.
+
+    Of a text, `task` is to fill in masked words or to predict next ones (``default``: as the papers do with it),
+    `positions` those that the loss of masked words is over, `vocabulary` and `length` the words known and those of a
+    sequence (0: as the papers take), and `most_per_client` the most sequences that a client uses (0: all). A text's
+    validation part is its own; `validation` above 0 says that it is used.
     """
 
     name: str = "digits"
@@ -60,6 +65,11 @@ class Data(_Settings, frozen=True):
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unlabelled: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unlabelled_test: bool = False
+    task: Literal["default", "masked-word", "next-word"] = "default"
+    positions: Literal["all", "masked"] = "all"
+    vocabulary: Maybe = 0
+    length: Maybe = 0
+    most_per_client: Maybe = 0
     dir: str = ""
 
 
@@ -119,6 +129,9 @@ class Experiment(_Settings, frozen=True):
         Where models compute: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
     precision
         ``full``, or ``mixed`` for training on GPUs.
+    select
+        Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
+        fewer bytes, and the same result, as the masked loss uses no others.
 
     Examples
     --------
@@ -138,6 +151,7 @@ class Experiment(_Settings, frozen=True):
     device: str = "cpu"
     precision: Precision = "full"
     checkpoint: Count = 10
+    select: bool = False
     model: Model = Model()
     data: Data = Data()
     fleet: FleetSettings = FleetSettings()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from nestling.data import Dataset, Partition
+from nestling.data import Dataset, Partition, Text
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.messages import travels
 from nestling.engines.ray import need_ray
@@ -93,7 +93,7 @@ def run(
     *,
     out: str | Path | None = None,
     model: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | Text | None = None,
     partition: Partition | None = None,
     method: Method | None = None,
     watcher: Watcher | None = None,
@@ -168,7 +168,7 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
             watcher.round(told)
             if folder is not None and server.round % experiment.checkpoint == 0:
                 _save(folder, server, record, time.perf_counter() - began)
-        if not local:  # a run that was over already: its clients' accuracies are not in its record
+        if local is None:  # a run that was over already: its clients' accuracies are not in its record
             final, local = evaluate(made, server, engine)
     except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
         if folder is not None and server.round:
@@ -222,9 +222,9 @@ def _spent(folder: Path | None) -> float:
     return float(json.loads(path.read_text())["seconds"])
 
 
-def _last(record: Record) -> tuple[dict[str, Any], dict[str, float]]:
-    """The figures of the last evaluation in a record; none of single clients."""
-    return next((told["evaluation"] for told in reversed(record.rounds) if "evaluation" in told), {}), {}
+def _last(record: Record) -> tuple[dict[str, Any], dict[str, float] | None]:
+    """The figures of the last evaluation in a record; nothing is known of single clients."""
+    return next((told["evaluation"] for told in reversed(record.rounds) if "evaluation" in told), {}), None
 
 
 def _new(folder: Path) -> Path:

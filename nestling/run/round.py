@@ -42,9 +42,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
     drawn = setting.sample(round)
     levels = {client: setting.level(client, round) for client in drawn}
-    plans = {
-        client: setting.method.plan(setting.turn(client, levels[client].ratio, round, server.notes)) for client in drawn
-    }
+    plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
     finished, seconds = _in_time(setting, plans)
     # the largest first: the same order for doing and merging lets few replies wait for others
     clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
@@ -52,7 +50,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
 
     def job(index: int) -> Train:
         client, plan = clients[index], plans[clients[index]]
-        memory = recall(setting.axes, server.memories, client, plan)
+        memory = recall(setting.cut_axes, server.memories, client, plan)
         own = server.private.get(client)
         return Train(client, round, levels[client].ratio, plan, slices.get(plan), rate, own, memory)
 
@@ -114,7 +112,7 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
         server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
     if update.memory:
-        remember(setting.axes, server.memories, update.client, update.plan, update.memory, round=server.round)
+        remember(setting.cut_axes, server.memories, update.client, update.plan, update.memory, round=server.round)
     server.tally.add(update.state, update.plan, weight, update.touched)
     server.cover(update.plan)
     travelled = _bytes(setting, update.plan)
@@ -140,7 +138,7 @@ def _between(setting: Setting, before: Server, server: Server, rate: float) -> N
             rounds=setting.experiment.rounds,
             clients=setting.fleet.clients,
             inputs=setting.unlabelled,
-            ready=setting.dataset.ready,
+            ready=setting.images.ready,
             local=setting.experiment.local,
             lr=rate,
             seed=derive(setting.experiment.seed, "between", server.round),

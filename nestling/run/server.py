@@ -75,7 +75,7 @@ class Server:
             notes=setting.notes,
             coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
             counts={"bytes_down": 0, "bytes_up": 0, "client_macs": 0, "simulated_seconds": 0.0},
-            tally=Tally(setting.axes, state),
+            tally=Tally(setting.cut_axes, state),
         )
 
     def next(self) -> Server:
@@ -95,14 +95,14 @@ class Server:
         """What the sub-model of a plan has for itself: as trained so far, or as it begins."""
         if plan.key in self.submodels or not setting.inconsistent:
             return self.submodels.get(plan.key, {})
-        how = cuts(setting.axes, plan)
+        how = cuts(setting.cut_axes, plan)
         begin = setting.method.begin(setting.axes, plan)
         own = {name: how[name].take(self.state[name]) for name in sorted(setting.inconsistent & how.keys())}
         return {name: torch.full_like(tensor, begin[name]) if name in begin else tensor for name, tensor in own.items()}
 
     def slice(self, setting: Setting, plan: Plan) -> dict[str, Tensor]:
         """The sub-model of a plan: cut out of the global model, with what it has for itself."""
-        return extract(setting.axes, plan, self.state) | self.own(setting, plan)
+        return extract(setting.cut_axes, plan, self.state) | self.own(setting, plan)
 
     def whole(self, setting: Setting) -> dict[str, Tensor]:
         """The whole model, as it is saved."""

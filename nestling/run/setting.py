@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,19 @@ from torch import Tensor, nn
 from nestling.axes import AxisMap, trace
 from nestling.cut import Cost, Plan, cost, plan, submodel
 from nestling.cut.extract import cuts
-from nestling.data import Dataset, Partition, load, partition
+from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
 from nestling.errors import ConfigError, nearest
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
 from nestling.imported import imported
+from nestling.local import Words
 from nestling.local.norms import batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.nets import MODELS, build
 from nestling.nets.pretrained import start_from
 from nestling.run.config import Experiment
-from nestling.seeds import derive, numpy_stream
+from nestling.run.rows import thawed, token_axes
+from nestling.run.texts import blind, deal, follows, held_out, open_text
+from nestling.seeds import derive, numpy_stream, torch_stream
 
 _OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
 
@@ -35,7 +38,7 @@ class Blueprint:
 
     experiment: Experiment
     model: nn.Module | None = None
-    dataset: Dataset | None = None
+    dataset: Dataset | Text | None = None
     partition: Partition | None = None
     method: Method | None = None
 
@@ -68,7 +71,7 @@ class Setting:
     method: Method
     model: nn.Module
     axes: AxisMap
-    dataset: Dataset
+    dataset: Dataset | Text
     partition: Partition
     validation: Tensor
     unlabelled: Tensor
@@ -83,6 +86,36 @@ class Setting:
         levels = sorted((level for level, _ in self.fleet.mix), key=lambda level: -level.ratio)
         return {level.name: level.ratio for level in levels}
 
+    @property
+    def images(self) -> Dataset:
+        """The data, where it is in memory: images, or whatever else has one class per sample."""
+        assert isinstance(self.dataset, Dataset)
+        return self.dataset
+
+    @cached_property
+    def words(self) -> Words | None:
+        """The task, where the data is text."""
+        text = self.dataset
+        if not isinstance(text, Text):
+            return None
+        known, positions = text.vocabulary, self.experiment.data.positions
+        return Words(text.task, text.mask, text.padding, known.unknown, known.end, positions=positions)
+
+    def tested(self, part: Literal["test", "validation"]) -> int:
+        """How many samples are tested."""
+        if self.words is not None:
+            return len(self.sequences[part])
+        if part == "validation":
+            return len(self.validation)
+        count = len(self.images.test_targets)
+        return min(count, self.experiment.evaluate.samples or count)
+
+    @cached_property
+    def sequences(self) -> dict[str, Tensor]:
+        """The sequences of a text that models are tested on."""
+        assert isinstance(self.dataset, Text)
+        return {part: held_out(self.experiment, self.dataset, part) for part in ("test", "validation")}
+
     @cached_property
     def classes(self) -> str | None:
         """The axis along which the model gives its classes, where it has one."""
@@ -90,6 +123,37 @@ class Setting:
             if axis.frozen == _OUTPUT and axis.size == self.dataset.classes:
                 return axis.name
         return None
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """The axes along which the model looks up the words that it reads: not those of images."""
+        if not isinstance(self.dataset, Text):
+            return ()
+        random = torch_stream(0, "tokens")
+        ids = torch.randint(self.dataset.classes, self.example().shape, generator=random)
+        return token_axes(self.model, self.axes, ids)
+
+    def rows(self, client: int) -> dict[str, Tensor]:
+        """The rows of classes, and of words, that a client holds, by axis; those of special words are everyone's.
+
+        >>> from nestling.run.presets import find
+        >>> made = setting(Blueprint(find("heterofl-digits")))
+        >>> made.rows(3)  # it holds digits of every class
+        {}
+        """
+        labels = self.partition.labels[client]
+        axes = {name: self.axes.table[name].size for name in (self.classes, *self.tokens) if name is not None}
+        if len(labels) == self.dataset.classes:
+            return {}
+        special = {size: torch.arange(self.dataset.classes, size) for size in axes.values()}
+        return {name: torch.cat([labels, special[size]]) for name, size in axes.items()}
+
+    @cached_property
+    def cut_axes(self) -> AxisMap:
+        """The axes by which slices are cut: the model's and, where clients select them, rows of classes and words."""
+        if not self.experiment.select:
+            return self.axes
+        return thawed(self.axes, [name for name in (self.classes, *self.tokens) if name is not None])
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -125,10 +189,13 @@ class Setting:
 
     def example(self, batch: int = 2) -> Tensor:
         """An input of the model that holds nothing."""
-        return torch.zeros(batch, *self.dataset.shape)
+        return self.dataset.example(batch)
 
     def cost(self, made: Plan) -> Cost:
         """What the sub-model of a plan costs at the batch of local training."""
+        rows = [name for name in made.runs if name in self.axes.frozen]
+        if rows:
+            return self._cost_of_rows(made, rows)
         sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in made.runs.items()), made.blocks
         if sizes not in self._costs:
             batch = self.experiment.local.batch
@@ -139,10 +206,29 @@ class Setting:
     def _costs(self) -> dict[object, Cost]:
         return {}
 
+    def _cost_of_rows(self, made: Plan, rows: Sequence[str]) -> Cost:
+        """What a sub-model with fewer rows costs.
+
+        All of it grows evenly with the number of classes or words, which differs from client to client: so it is
+        measured once with a single one (and special words), and the rest follows from the whole.
+        """
+        sizes = {name: self.axes.table[name].size for name in rows}
+        classes = self.dataset.classes
+        others = {name: made.index(name) for name in made.runs if name not in rows}
+        key = Plan(others, made.blocks), tuple(rows)
+        if key not in self._costs:
+            one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
+            single = Plan(others | one, made.blocks)
+            batch = self.experiment.local.batch
+            self._costs[key] = cost(self.model, self.cut_axes, single, self.example(1), batch=batch)
+        more, most = len(made.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
+        pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)
+        return Cost(*(low + (high - low) * more // most for low, high in pairs))
+
     def kept_bytes(self, made: Plan) -> int:
         """Bytes of a sub-model that never travel: what clients keep to themselves, and statistics of static norms."""
         stay = self.private | self.statistics
-        how = cuts(self.axes, made)
+        how = cuts(self.cut_axes, made)
         return sum(
             math.prod(how[name].shape) * tensor.itemsize
             for name, tensor in self.model.state_dict().items()
@@ -169,6 +255,12 @@ class Setting:
         seed = derive(self.experiment.seed, "plan", round, client)
         return Turn(self.axes, self.parameters, ratio, round, client, seed, self.notes if notes is None else notes)
 
+    def plan(self, client: int, ratio: float, round: int, notes: Mapping[str, Tensor] | None = None) -> Plan:
+        """What a client gets in a round: what the method gives it, and of classes and words only its own, if so set."""
+        made = self.method.plan(self.turn(client, ratio, round, notes))
+        rows = self.rows(client) if self.experiment.select else {}
+        return Plan({**{name: made.index(name) for name in made.runs}, **rows}, made.blocks, made.key) if rows else made
+
     def submodel(self, ratio: float, notes: Mapping[str, Tensor] | None = None) -> Plan:
         """The sub-model of a level that is tested and handed out; without notes, as it is before the first round."""
         return self.method.deploy(self.turn(-1, ratio, 0, notes))
@@ -190,18 +282,16 @@ def setting(blueprint: Blueprint) -> Setting:
     """Build the setting of an experiment, and find before any work what cannot be."""
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
-    dataset = blueprint.dataset or _dataset(experiment)
+    dataset = blueprint.dataset or (open_text(experiment) if experiment.data.name in TEXTS else _dataset(experiment))
     if experiment.data.resize:
+        if isinstance(dataset, Text):
+            raise ConfigError(f"data.resize is for images, and {dataset.name} is a text")
         dataset = replace(dataset, resize=experiment.data.resize)
-    kept, validation, unlabelled = _split(experiment, dataset)
-    shares = blueprint.partition or _partition(experiment, dataset, kept)
+    shares, validation, unlabelled = _data(blueprint, dataset)
     if len(shares.train) != experiment.fleet.clients:
         raise ConfigError(
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
-    empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
-    if empty is not None:
-        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
     model, axes, started = _model(blueprint, dataset)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
@@ -210,6 +300,11 @@ def setting(blueprint: Blueprint) -> Setting:
         raise ConfigError(f"{method.name} needs samples without labels at the server: set data.unlabelled=0.1, say")
     for ratio in made.levels.values():
         made.submodel(ratio).fit(axes)
+    if experiment.select and (not method.masked or made.private or made.classes is None):
+        raise ConfigError(
+            f"select needs a method with a masked loss and nothing private, and a model that gives {dataset.classes} "
+            f"classes or words: {method.name} with {experiment.model.name} is not that"
+        )
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
     how = experiment.server
@@ -219,6 +314,20 @@ def setting(blueprint: Blueprint) -> Setting:
             f"not {how.optimizer} and {how.weighting}"
         )
     return made
+
+
+def _data(blueprint: Blueprint, dataset: Dataset | Text) -> tuple[Partition, Tensor, Tensor]:
+    """The shares of clients, and the samples kept back: to choose the best round by, and for the server."""
+    experiment = blueprint.experiment
+    if isinstance(dataset, Text):
+        validation = torch.arange(len(held_out(experiment, dataset, "validation")))
+        return blueprint.partition or deal(experiment, dataset), validation, torch.empty(0)
+    kept, validation, unlabelled = _split(experiment, dataset)
+    shares = blueprint.partition or _partition(experiment, dataset, kept)
+    empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
+    if empty is not None:
+        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
+    return shares, validation, unlabelled
 
 
 def _dataset(experiment: Experiment) -> Dataset:
@@ -259,12 +368,14 @@ def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partit
     return replace(shares, train=tuple(kept[samples] for samples in shares.train))
 
 
-def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap, str]:
-    settings, example = blueprint.experiment.model, torch.zeros(2, *dataset.shape)
+def _model(blueprint: Blueprint, dataset: Dataset | Text) -> tuple[nn.Module, AxisMap, str]:
+    settings, example = blueprint.experiment.model, dataset.example(2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(blueprint.experiment.seed, "model"))
         model = blueprint.model if blueprint.model is not None else _build(settings.name, settings.options, dataset)
     started = start_from(model, settings.weights).summary() if settings.weights else ""
+    if isinstance(dataset, Text):
+        blind(model, dataset, settings.name)
     axes = trace(model, example)
     if settings.width < 1:
         model = submodel(model, axes, plan(axes, settings.width))
@@ -272,9 +383,12 @@ def _model(blueprint: Blueprint, dataset: Dataset) -> tuple[nn.Module, AxisMap, 
     return model, axes, started
 
 
-def _build(name: str, options: dict[str, Any], dataset: Dataset) -> nn.Module:
+def _build(name: str, options: dict[str, Any], dataset: Dataset | Text) -> nn.Module:
     """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
-    known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
+    if isinstance(dataset, Text):
+        known = follows(dataset)
+    else:
+        known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
     if ":" in name:
         factory = imported(name, "model", ConfigError)
         takes = inspect.signature(factory).parameters
@@ -284,5 +398,10 @@ def _build(name: str, options: dict[str, Any], dataset: Dataset) -> nn.Module:
         return made
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
-    follows = {key: value for key, value in known.items() if key in MODELS[name].options}
-    return build(name, **{**follows, **options})
+    usual = MODELS[name].options
+    if isinstance(dataset, Text) != bool(MODELS[name].tokens):
+        kind = "words" if MODELS[name].tokens else "numbers"
+        raise ConfigError(f"the model {name} reads {kind}, which {dataset.name} is not made of")
+    if usual.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
+        known.pop("positions", None)
+    return build(name, **{**{key: value for key, value in known.items() if key in usual}, **options})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import partial, singledispatchmethod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nestling.cut import Plan, submodel
-from nestling.data import AUGMENT
+from nestling.data import AUGMENT, TextShares
 from nestling.errors import TrainingError
 from nestling.local import Learner, train
 from nestling.local.batches import batches
@@ -18,12 +19,15 @@ from nestling.local.device import find_device
 from nestling.local.norms import averaged, static, statistics
 from nestling.local.scaler import scale
 from nestling.local.steps import half_of
+from nestling.local.words import Sums, added
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
+from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
 from nestling.seeds import derive, numpy_stream, torch_stream
 
 _MODELS = 16  # shapes of sub-models kept ready
+_LOGITS = 2**23  # of words, tested at a time: 32 MiB
 
 
 class Workshop:
@@ -50,28 +54,31 @@ class Workshop:
         made, seed = self._setting, self._setting.experiment.seed
         labels = made.partition.labels[job.client]
         masked = made.method.masked and len(labels) < made.dataset.classes
+        own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
         model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
             model,
             made.axes,
             job.plan,
             job.ratio,
-            labels.to(self._device) if masked else None,
+            labels.to(self._device) if masked and not own else None,
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
             scratch,
             job.memory,
+            made.dataset.classes - len(labels) if own else 0,
         )
         samples = made.partition.train[job.client]
         augment = torch_stream(seed, "augment", job.round, job.client)
+        batch = partial(self._batch, client=job.client, rows=own, generator=augment)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "dropout", job.round, job.client))
             try:
                 progress = train(
                     learner,
                     samples,
-                    partial(self._batch, generator=augment),
+                    batch,
                     made.experiment.local,
                     lr=job.lr,
                     generator=torch_stream(seed, "batches", job.round, job.client),
@@ -88,10 +95,10 @@ class Workshop:
                     f"client {job.client} has a single sample, of which a norm can tell no variance: "
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None
-        touched = Plan({made.classes: labels}) if masked and made.classes is not None else None
+        rows = made.rows(job.client) if masked and not own else {}
         state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         memory = made.method.remember(learner, job.state) if made.method.remember else {}
-        upload = None
+        upload, touched = None, Plan(rows) if rows else None
         if made.experiment.upload.format != "dense":
             drawn = derive(seed, "upload", job.round, job.client)
             upload, left = packed(made, state, job.state, job.memory, drawn)
@@ -105,18 +112,20 @@ class Workshop:
 
     @__call__.register
     @torch.no_grad()
-    def _test(self, job: Test) -> Tensor:
+    def _test(self, job: Test) -> Tensor | Sums:
         model, _ = self._model(job.plan, job.state)
         model.eval()
+        if self._setting.words is not None:
+            return self._sums(model, job.part, job.start, job.stop)
         if job.part == "test":
-            inputs = self._setting.dataset.test_inputs[job.start : job.stop]
+            inputs = self._setting.images.test_inputs[job.start : job.stop]
         else:
-            inputs = self._setting.dataset.inputs[self._setting.validation[job.start : job.stop]]
+            inputs = self._setting.images.inputs[self._setting.validation[job.start : job.stop]]
         return self._logits(model, inputs)
 
     @__call__.register
     @torch.no_grad()
-    def _test_own(self, job: TestOwn) -> Tensor:
+    def _test_own(self, job: TestOwn) -> Tensor | Sums:
         own = job.state | job.own
         model, _ = self._model(job.plan, own)
         if self._setting.statistics:
@@ -124,23 +133,56 @@ class Workshop:
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model, _ = self._model(job.plan, state)
         model.eval()
+        if self._setting.words is not None:
+            return self._sums(model, "test", 0, self._setting.tested("test"))
         samples = self._setting.experiment.evaluate.samples or None
-        return self._logits(model, self._setting.dataset.test_inputs[:samples])
+        return self._logits(model, self._setting.images.test_inputs[:samples])
 
-    def _batch(self, chosen: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        dataset = self._setting.dataset
-        inputs = AUGMENT[dataset.augment](dataset.inputs[chosen].to(self._device), generator)
-        return dataset.ready(inputs), dataset.targets[chosen].to(self._device)
+    def _batch(
+        self, chosen: Tensor, client: int, rows: Mapping[str, Tensor], generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some of a client's samples; where it received some `rows` alone, by their places."""
+        made = self._setting
+        if made.words is not None:
+            inputs, targets = made.words.batch(self._sequences(client)[chosen], generator)
+            for axis in made.tokens:
+                inputs = ranks(rows[axis], inputs) if rows else inputs
+            inputs = inputs.to(self._device)
+        else:
+            augmented = AUGMENT[made.images.augment](made.images.inputs[chosen].to(self._device), generator)
+            inputs, targets = made.images.ready(augmented), made.images.targets[chosen]
+        return inputs, (ranks(rows[str(made.classes)], targets) if rows else targets).to(self._device)
+
+    def _sequences(self, client: int) -> Tensor:
+        assert isinstance(self._setting.partition, TextShares)
+        return self._setting.partition.sequences[client]
+
+    def _sums(self, model: nn.Module, part: Literal["test", "validation"], start: int, stop: int) -> Sums:
+        """What is counted of a model's answers; which words are masked is the same in every round."""
+        made, words = self._setting, self._setting.words
+        assert words is not None
+        generator = torch_stream(made.experiment.seed, "mask", part, start)
+        sequences = made.sequences[part][start:stop]
+        inputs, targets = words.batch(sequences, generator, positions="all")
+        # logits are as many as a batch has words, times the vocabulary
+        size = max(1, min(made.experiment.evaluate.batch, _LOGITS // (inputs.shape[1] * made.dataset.classes)))
+        parts = zip(inputs.to(self._device).split(size), targets.to(self._device).split(size), strict=True)
+        return added(words.sums(made.method.predict(model(read)), read, asked) for read, asked in parts)
 
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         size = self._setting.experiment.evaluate.batch
-        ready, predict = self._setting.dataset.ready, self._setting.method.predict
+        ready, predict = self._setting.images.ready, self._setting.method.predict
         return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
     def _statistics(self, model: nn.Module, client: int, batch: int) -> tuple[State, int]:
-        dataset = self._setting.dataset
-        parts = batches(self._setting.partition.train[client], batch)
-        return statistics(model, (dataset.ready(dataset.inputs[part].to(self._device)) for part in parts))
+        made = self._setting
+        parts = batches(made.partition.train[client], batch)
+        if made.words is None:
+            inputs = made.images.inputs
+            return statistics(model, (made.images.ready(inputs[part].to(self._device)) for part in parts))
+        random = torch_stream(made.experiment.seed, "mask", "statistics", client)
+        held, words = self._sequences(client), made.words
+        return statistics(model, (words.batch(held[part], random)[0].to(self._device) for part in parts))
 
     def _model(self, plan: Plan, state: State, ratio: float = 1.0) -> tuple[nn.Module, dict[Any, Any]]:
         """A sub-model that holds `state`, built once per shape, and room for what losses keep beside it."""
@@ -148,7 +190,7 @@ class Workshop:
         sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items())
         key = sizes, plan.blocks, ratio if made.method.scaler else None
         if key not in self._models:
-            model = submodel(made.model, made.axes, plan)
+            model = submodel(made.model, made.cut_axes, plan)
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_(name not in made.frozen)
             if made.method.scaler:

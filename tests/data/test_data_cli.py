@@ -126,3 +126,20 @@ def test_picture_without_plotly(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"pictures need the package 'plotly': pip install 'nestling\[report\]'"):
         draw(torch.ones(2, 2), tmp_path / "x.html", "x")
     assert not (tmp_path / "x.html").exists()
+
+
+def test_show_a_text_reads_the_clients_that_are_shown_alone():
+    shown = run("show", "words", "--how", "user").stdout
+    assert "words: 342,477 clients, user, sequences of 20 of 1,000 words, next-word" in shown
+    assert "the first 10 of 342,477 clients; the others were not read" in shown
+    found = json.loads(run("show", "words", "--how", "user", "--clients", 3, "--json").stdout)
+    assert [client["client"] for client in found["first_clients"]] == [0, 1, 2]
+    assert found["vocabulary"] == 1000
+    with pytest.raises(NestlingError, match="there is no picture of words"):
+        run("show", "words", "--picture", "x.html")
+    with pytest.raises(DataError, match=r"set data\.partition=user"):
+        run("show", "words")
+
+
+def test_get_of_a_text_that_needs_no_files():
+    assert "nothing to fetch" in run("get", "words").stdout

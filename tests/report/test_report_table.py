@@ -182,3 +182,22 @@ def test_the_headline_of_several_tasks_has_a_sentence_for_each():
 def test_the_headline_does_not_call_an_unfinished_run_done():
     _, (sentence,) = headline(compare([run(finished=False)]))
     assert "so far, unfinished" in sentence
+
+
+def test_a_perplexity_is_shown_once_under_its_label():
+    masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
+    rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
+    titles = [column.title for column in columns(rows)]
+    assert {"final perplexity all", "final perplexity masked"} <= set(titles)
+    assert "final perplexity" not in titles
+    plain = compare([run("x", final=Evaluation(3, {"perplexity": 9.0}, {}), best=None)])
+    assert "final perplexity" in [column.title for column in columns(plain)]
+
+
+def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
+    ends = {"fedavg": 1145.4, "heterofl": 140.2}
+    told = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
+    runs = [run(name, method=name, final=end, best=None) for name, end in told.items()]
+    heading, (sentence,) = headline(compare(runs))
+    assert heading == "HeteroFL reaches 140.2 perplexity"
+    assert "1,005 ahead of FedAvg" in sentence

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nestling.data import TEXTS
 from nestling.errors import ConfigError
 from nestling.fleet import parse_mix
 from nestling.methods import make
@@ -29,6 +30,7 @@ DATA = {
     "emnist-byclass": (1, 28, 62, 697_932),
 }
 LAPTOPS = [name for name in PRESETS if name.endswith("-laptop")]
+WORDS = {name for name, preset in PRESETS.items() if preset().data.name in TEXTS}  # see test_run_presets_words
 NEFL = {name for name, preset in PRESETS.items() if preset.repeats.startswith("NeFL")}  # see test_run_presets_nefl
 MORPH = {name for name, preset in PRESETS.items() if preset.repeats.startswith("FedMorph")}
 
@@ -110,7 +112,7 @@ def test_every_preset_is_a_valid_experiment_that_survives_its_file():
 def test_every_model_can_be_built():
     models = {
         (e.model.name, msgspec.json.encode(e.model.options), e.data.name)
-        for e in (preset() for preset in PRESETS.values())
+        for e in (preset() for name, preset in PRESETS.items() if name not in WORDS)
     }
     assert len(models) < 90
     for name, options, data in models:
@@ -218,13 +220,15 @@ def test_laptops_keep_the_comparison():
             assert small == laptop(whole)
         assert (small.method, small.options, small.model.width) == (whole.method, whole.options, whole.model.width)
         assert (small.fleet.levels, small.fleet.assign) == (whole.fleet.levels, whole.fleet.assign)
-        assert msgspec.structs.replace(small.data, samples=0) == whole.data
+        if name not in WORDS:
+            assert msgspec.structs.replace(small.data, samples=0) == whole.data
         assert small.model.options.items() >= whole.model.options.items()
 
 
 def test_laptops_are_cheap():
     """At most about 90 seconds of one core, which does some 30e9 multiply-accumulates a second in training."""
-    prices = {name: price(find(name)) for name in LAPTOPS if name not in NEFL and "vgg16" not in name}
+    others = NEFL | WORDS | {name for name in LAPTOPS if "vgg16" in name}
+    prices = {name: price(find(name)) for name in LAPTOPS if name not in others}
     assert max(total for total, _ in prices.values()) < 2.5e12, max(prices, key=lambda name: prices[name][0])
     assert max(steps for _, steps in prices.values()) <= 8000
     assert price(find("heterofl-cifar10-iid-a-e"))[0] > 1000 * prices["heterofl-cifar10-iid-a-e-laptop"][0]

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from nestling.data import TEXTS
 from nestling.run.config import Evaluate, Experiment, FleetSettings, Model
 
 _WIDTHS = [16, 32, 64, 128]  # a quarter of the papers'; level e of the first is one channel (with GroupNorm, four)
@@ -29,11 +30,13 @@ _SMALL: dict[str, dict[str, Any]] = {
     },
     "vgg16": {"widths": [[16, 16], [32, 32], [64] * 3, [128] * 3, [128] * 3]},
     "vit-b16": {"patch": 4, "width": 48, "depth": 4, "heads": 4},
+    "transformer-mlm": {"width": 64, "hidden": 128, "depth": 2, "heads": 4},  # level e has one unit in every head
+    "transformer-nwp": {"width": 64, "hidden": 256, "depth": 1, "heads": 4},
 }
 
 
 def laptop(experiment: Experiment) -> Experiment:
-    """Return a small version of an experiment on images: same methods, levels and partition, so the same comparison.
+    """Return a small version of an experiment: same methods, levels and partition, so the same comparison.
 
     A fifth of the clients, 20 instead of 100, of which 5 or 10 take part; 5,000 training samples; 30 rounds of one
     or two epochs; narrower and shallower models, on images as they are stored. The learning rate falls to zero
@@ -45,6 +48,8 @@ def laptop(experiment: Experiment) -> Experiment:
     >>> small.name, small.rounds, small.fleet.levels
     ('heterofl-cifar10-iid-a-e-laptop', 30, 'a-e')
     """
+    if experiment.data.name in TEXTS:
+        return _text(experiment)
     local, fleet = experiment.local, _fewer(experiment.fleet, experiment.local.batch)
     rounds = 15 if fleet.per_round == fleet.clients else 30  # everybody's samples are twice as many
     return replace(
@@ -70,6 +75,26 @@ def laptop(experiment: Experiment) -> Experiment:
             statistics_clients=min(5, fleet.clients),
             statistics_batch=100,
         ),
+    )
+
+
+def _text(experiment: Experiment) -> Experiment:
+    """A small version of an experiment on words: the same vocabulary, of which clients receive their own words alone.
+
+    Populations that are described lazily cost nothing, and keep their size; the 100 rows of WikiText-2 become 20.
+    """
+    rows = experiment.data.partition == "iid"
+    fleet = replace(experiment.fleet, clients=20, per_round=5) if rows else replace(experiment.fleet, per_round=10)
+    return replace(
+        experiment,
+        name=f"{experiment.name}-laptop",
+        rounds=30,
+        select=True,
+        model=_small(experiment.model),
+        data=replace(experiment.data, most_per_client=100 if rows else 64),
+        fleet=fleet,
+        local=replace(experiment.local, batch=4, schedule="cosine", milestones=(), factor=0.1),
+        evaluate=replace(experiment.evaluate, every=15, samples=200 if rows else 1000),
     )
 
 

@@ -1,0 +1,69 @@
+"""What a serialised `tf.train.Example` says under one name, read without TensorFlow.
+
+The format is that of protocol buffers: a message is a row of fields, each a number and a kind, then its value. An
+Example holds Features (field 1), a map of names (1) to a Feature (2); texts are a BytesList (1) of values (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nestling.errors import DataError
+
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of values
+
+
+def texts_of(data: bytes, name: str) -> list[str]:
+    r"""Return the texts that an Example holds under a name.
+
+    >>> texts_of(b"\n\x10\n\x0e\n\x06tokens\x12\x04\n\x02\n\x00", "tokens")
+    ['']
+    """
+    try:
+        return [
+            value.decode()
+            for features in _inside(data, 1)
+            for entry in _inside(features, 1)
+            if name.encode() in _inside(entry, 1)
+            for feature in _inside(entry, 2)
+            for texts in _inside(feature, 1)
+            for value in _inside(texts, 1)
+        ]
+    except (IndexError, UnicodeDecodeError) as problem:
+        raise DataError(f"a serialised example cannot be read: {problem}") from None
+
+
+def _inside(data: bytes, wanted: int) -> list[bytes]:
+    """The values of one field of a message that are bytes."""
+    return [value for number, value in _fields(data) if number == wanted]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            _, at = _varint(data, at)
+        elif kind == _BYTES:
+            size, at = _varint(data, at)
+            if at + size > len(data):
+                raise IndexError("it breaks off")
+            yield tag >> 3, data[at : at + size]
+            at += size
+        elif kind in (_EIGHT, _FOUR):
+            at += 8 if kind == _EIGHT else 4
+        else:
+            raise IndexError(f"there is no kind {kind} of value")
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A whole number, seven bits a byte, the lowest first; and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7

@@ -1,0 +1,49 @@
+"""`Lazy`: a sequence whose items are made when they are asked for, so that it may be as long as a population."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
+_KEEP = 256  # items that are remembered: those of the clients of one round
+
+
+class Lazy(Sequence[T]):
+    """`count` items, each made by ``make(number)`` when it is asked for; the last few are remembered.
+
+    Examples
+    --------
+    >>> squares = Lazy(342_477, lambda number: number * number)
+    >>> len(squares), squares[-1]
+    (342477, 117289810576)
+    """
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._count = count
+        self._make = make
+        self._made: OrderedDict[int, T] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(self._count))]
+        number = place + self._count if place < 0 else place
+        if not 0 <= number < self._count:
+            raise IndexError(f"there is no item {place}: there are {self._count}")
+        if number not in self._made:
+            self._made[number] = self._make(number)
+            if len(self._made) > _KEEP:
+                self._made.popitem(last=False)
+        self._made.move_to_end(number)
+        return self._made[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_count": self._count, "_make": self._make, "_made": OrderedDict()}

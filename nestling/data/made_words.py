@@ -1,0 +1,85 @@
+"""Sentences of made-up words by any number of users, drawn from a random chain: to try things out, and to measure.
+
+Every word has eight successors. Seven of them are of its own topic, so that a user, who writes on one topic, holds a
+part of the words, as people do; the eighth is a word that everyone uses. A user's sentences are made when asked for.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nestling.data.lazy import Lazy
+from nestling.data.text import Text, padding_of, width_of
+from nestling.data.vocabulary import built
+from nestling.data.wanted import Wanted
+from nestling.errors import DataError
+from nestling.seeds import numpy_stream
+
+USERS = 342_477  # as many as Stack Overflow's
+_TOPICS = 16
+_COMMON = 32  # words that everyone uses
+_SUCCESSORS = 8
+_LIKELY = 0.5 ** np.arange(1, _SUCCESSORS + 1) / (1 - 0.5**_SUCCESSORS)  # each half as likely as the one before
+
+
+def open_text(_paths: tuple[Path, ...], wanted: Wanted) -> Text:
+    """Make the text: everything in it follows from its size, nothing is read."""
+    least = 3 + _COMMON + _TOPICS * _SUCCESSORS
+    if wanted.vocabulary < least:
+        raise DataError(f"words needs data.vocabulary of at least {least}, not {wanted.vocabulary}")
+    vocabulary = built({f"w{number}": 1 for number in range(wanted.vocabulary - 3)})
+    make = partial(_sentences, len(vocabulary), wanted.task, wanted.length)
+    return Text(
+        "words",
+        wanted.task,
+        vocabulary,
+        wanted.length,
+        users=Lazy(USERS, partial(make, "train")),
+        test=Lazy(USERS, partial(make, "test")),
+        validation=Lazy(USERS, partial(make, "validation")),
+        padded=True,
+    )
+
+
+@lru_cache(maxsize=4)
+def _chain(words: int) -> NDArray[Any]:
+    """The successors of every word, (words, 8), the likeliest first: the same for everyone."""
+    random = numpy_stream(0, "words", "chain", words)
+    first = 3 + _COMMON
+    each = (words - first) // _TOPICS
+    topic = np.minimum((np.arange(words) - first) // each, _TOPICS - 1)
+    topic[:first] = random.integers(_TOPICS, size=first)
+    table = first + topic[:, None] * each + random.integers(each, size=(words, _SUCCESSORS))
+    table[:, 2] = random.integers(3, first, size=words)
+    return table
+
+
+def _sentences(words: int, task: str, length: int, part: str, user: int) -> Tensor:
+    """Make the sentences of a user: between 4 and 16 of them, of 4 to `length` words."""
+    random = numpy_stream(0, "words", part, user)
+    table, first = _chain(words), 3 + _COMMON
+    each = (words - first) // _TOPICS
+    count = int(random.integers(4, 17))
+    begin, end, padding = 1, 2, padding_of(task, words)
+    lengths = random.integers(min(4, length - 1), length, size=count)
+    rows = np.full((count, width_of(task, length)), padding, dtype=np.int32)
+    start = int(task == "next-word")
+    rows[:, :start] = begin
+    state = first + user % _TOPICS * each + random.integers(each, size=count)
+    choices = random.choice(_SUCCESSORS, p=_LIKELY, size=(length, count))
+    for place in range(start, rows.shape[1]):
+        said = place - start
+        rows[:, place] = np.where(said < lengths, state, np.where(said == lengths, end, padding))
+        if said < length:
+            # from a word that everyone uses, back to the user's own topic
+            follows = table[state, choices[said]]
+            own = first + user % _TOPICS * each + (follows - first) % each
+            state = np.where(state < first, own, follows)
+    return torch.from_numpy(rows)

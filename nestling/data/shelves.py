@@ -1,0 +1,132 @@
+"""Shelves: where the lines of many users lie, and are read one user at a time.
+
+A line is a sentence of words with spaces between them. A shelf can be sent to another process, which opens its files
+for itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from nestling.data.example_proto import texts_of
+from nestling.data.extras import need
+from nestling.errors import DataError
+
+
+class Shelf(Protocol):
+    """The lines of users, by name."""
+
+    def names(self) -> list[str]:
+        """Return the names of all users, in an order that never changes."""
+
+    def sizes(self) -> list[int] | None:
+        """Return how many lines each has, in the same order, where that is known without reading them."""
+
+    def lines(self, name: str) -> list[str]:
+        """Read the lines of one user."""
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """A folder of ``.txt`` files, one for each user, one sentence a line."""
+
+    folder: Path
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        return sorted(file.name for file in self.folder.iterdir() if file.suffix == ".txt")
+
+    def sizes(self) -> list[int] | None:
+        """Nothing is known without reading."""
+        return None
+
+    def lines(self, name: str) -> list[str]:
+        """Read one file."""
+        try:
+            return (self.folder / name).read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as problem:
+            raise DataError(f"{str(self.folder / name)!r} is not UTF-8 text: byte {problem.start} is wrong") from None
+
+
+@dataclass(frozen=True)
+class Hdf5:
+    """The HDF5 files of TensorFlow Federated: a group ``examples/USER`` with a dataset ``tokens`` of sentences."""
+
+    file: Path
+
+    def names(self) -> list[str]:
+        """Return the names of the groups."""
+        with self._open() as users:
+            return sorted(users)
+
+    def sizes(self) -> list[int] | None:
+        """Ask every dataset for its shape: minutes for hundreds of thousands of them, so the answer is kept."""
+        with self._open() as users:
+            return [len(users[name]["tokens"]) for name in sorted(users)]
+
+    def lines(self, name: str) -> list[str]:
+        """Read one dataset."""
+        with self._open() as users:
+            return [_decoded(line) for line in users[name]["tokens"][:]]
+
+    def _open(self) -> _Group:
+        return _Group(self.file)
+
+
+class _Group:
+    """The group ``examples`` of a file, open as long as it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = need("h5py", "text", "HDF5 files").File(path, "r")
+        if "examples" not in self._file:
+            self._file.close()
+            raise DataError(f"{str(path)!r} has no group 'examples'")
+
+    def __enter__(self) -> Any:
+        return self._file["examples"]
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Sqlite:
+    """The SQLite file of TensorFlow Federated: serialised examples by client and split, and how many each has."""
+
+    file: Path
+    split: str
+
+    def names(self) -> list[str]:
+        """Return the clients of the split."""
+        return [name for name, _ in self._metadata()]
+
+    def sizes(self) -> list[int] | None:
+        """Return what the table of clients says."""
+        return [size for _, size in self._metadata()]
+
+    def lines(self, name: str) -> list[str]:
+        """Read the sentences of one client."""
+        asked = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid"
+        return [line for (data,) in self._ask(asked, self.split, name) for line in texts_of(data, "tokens")]
+
+    def _metadata(self) -> list[Any]:
+        asked = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ? ORDER BY client_id"
+        return list(self._ask(asked, self.split))
+
+    def _ask(self, question: str, *values: str) -> Iterator[Any]:
+        # read-only, so that nothing is made where a name is mistaken
+        connection = sqlite3.connect(f"{self.file.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            yield from connection.execute(question, values)
+        except sqlite3.Error as problem:
+            raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {problem}") from None
+        finally:
+            connection.close()
+
+
+def _decoded(line: bytes | str) -> str:
+    return line.decode() if isinstance(line, bytes) else line

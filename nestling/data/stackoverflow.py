@@ -1,0 +1,91 @@
+"""Stack Overflow, as TensorFlow Federated hands it out: 342,477 users to train on, sentences of questions and answers.
+
+Three forms: its HDF5 files, its SQLite file (packed or not), or a folder of text files for each part. Words are
+those of the file ``stackoverflow.word_count`` where it lies beside them, else all sentences are read once.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from nestling.data.archive import pick
+from nestling.data.by_user import by_user
+from nestling.data.places import cache_dir
+from nestling.data.shelves import Hdf5, Shelf, Sqlite, TextFiles
+from nestling.data.text import Text
+from nestling.data.wanted import Wanted
+from nestling.errors import DataError
+
+_H5 = ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow_held_out.h5")
+LAYOUTS = (
+    _H5,
+    _H5[:2],
+    ("stackoverflow.sqlite",),
+    ("stackoverflow.sqlite.lzma",),
+    ("train", "test", "validation"),
+    ("train", "test"),
+)
+OWN_LAYOUTS = (*LAYOUTS[4:], ("train",))
+_PARTS = ("train", "test", "validation")
+_COUNTS = "stackoverflow.word_count"
+
+
+def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+    """Open Stack Overflow in whatever form it is there."""
+    counts = _word_counts(paths[0].parent)
+    if paths[0].suffix == ".lzma":
+        paths = (_unpacked(paths[0]),)
+    shelves: dict[str, Shelf]
+    if paths[0].suffix == ".h5":
+        shelves = {part: Hdf5(path) for part, path in zip(_PARTS, paths, strict=False)}
+    elif paths[0].suffix == ".sqlite":
+        splits = {"train": "train", "test": "test", "validation": "heldout"}
+        shelves = {part: Sqlite(paths[0], split) for part, split in splits.items()}
+    else:
+        shelves = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
+    return by_user("stackoverflow", paths, shelves, wanted, counts)
+
+
+def open_own(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+    """Open folders of text files of one's own."""
+    shelves = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
+    return by_user("text-files", paths, shelves, wanted)
+
+
+def _word_counts(folder: Path) -> dict[str, int] | None:
+    """Words and in how many users' texts each occurs, a line each: counted by whoever made the data."""
+    if (folder / _COUNTS).is_file():
+        text = (folder / _COUNTS).read_text(encoding="utf-8")
+    elif (folder / f"{_COUNTS}.tar.bz2").is_file():
+        text = pick(folder / f"{_COUNTS}.tar.bz2", [_COUNTS])[_COUNTS].decode("utf-8")
+    else:
+        return None
+    found = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        parts = line.split()
+        if len(parts) != 2 or not parts[1].isdecimal():
+            raise DataError(f"{_COUNTS}, line {number}: {line[:60]!r} is not a word and a number")
+        found[parts[0]] = int(parts[1])
+    return found
+
+
+def _unpacked(path: Path) -> Path:
+    """Unpack a file into the cache, once: users cannot be read out of a packed one."""
+    status = path.stat()
+    target = cache_dir() / "unpacked" / f"{status.st_size}-{status.st_mtime_ns}" / path.stem
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=target.parent)
+        try:
+            with lzma.open(path) as packed, os.fdopen(handle, "wb") as file:
+                shutil.copyfileobj(packed, file, 2**20)
+            Path(draft).replace(target)
+        except (lzma.LZMAError, EOFError, OSError) as problem:
+            raise DataError(f"{str(path)!r} cannot be unpacked: {problem}") from None
+        finally:
+            Path(draft).unlink(missing_ok=True)
+    return target

@@ -1,0 +1,285 @@
+"""`Text`: words to learn from, by user or as one stream, read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nestling.data.lazy import Lazy
+from nestling.data.partition import Partition
+from nestling.data.vocabulary import Vocabulary
+from nestling.errors import DataError, nearest
+from nestling.seeds import numpy_stream
+
+Task = Literal["masked-word", "next-word"]
+TASKS = ("masked-word", "next-word")
+_NOBODY = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Sequences of words for training and testing.
+
+    A sequence is a row of numbers of words: `length` of them where masked words are filled in, one more where every
+    next word is predicted. Numbers from ``len(vocabulary)`` on are read and never predicted: the mask, and padding.
+
+    Attributes
+    ----------
+    name
+        What it is called in reports.
+    task
+        ``"masked-word"`` or ``"next-word"``.
+    vocabulary
+        The words that can be predicted.
+    length
+        Words that a model reads at a time.
+    stream
+        The training text as one long row of numbers (words,), where nobody is said to have written it; else None.
+    users
+        The training sequences of every user, (sequences, `width`), where there are users; may be lazy.
+    sizes
+        How many sequences every user has, where that is known: (users,).
+    test, validation
+        Sequences to test on, in any number of pieces; may be lazy.
+    padded
+        Whether sequences may end in padding.
+    """
+
+    name: str
+    task: Task
+    vocabulary: Vocabulary
+    length: int
+    stream: Tensor | None = None
+    users: Sequence[Tensor] = ()
+    sizes: NDArray[Any] | None = None
+    test: Sequence[Tensor] = ()
+    validation: Sequence[Tensor] = ()
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise DataError(f"there is no task {self.task!r}{nearest(str(self.task), TASKS)}")
+        if self.length < 1:
+            raise DataError(f"{self.name}: sequences have at least 1 word, not {self.length}")
+        if self.stream is None and not len(self.users):
+            raise DataError(f"{self.name}: there is nothing to train on")
+
+    @property
+    def classes(self) -> int:
+        """How many words can be predicted."""
+        return len(self.vocabulary)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what a model reads of one sequence."""
+        return (self.length,)
+
+    @property
+    def width(self) -> int:
+        """The length of a sequence as it is kept."""
+        return width_of(self.task, self.length)
+
+    @property
+    def mask(self) -> int:
+        """The number of the word that stands where a word is to be filled in; −1 where none is."""
+        return self.classes if self.task == "masked-word" else -1
+
+    @property
+    def padding(self) -> int:
+        """The number that fills sequences up."""
+        return padding_of(self.task, self.classes)
+
+    @property
+    def special(self) -> int:
+        """How many numbers beyond the vocabulary a model must know."""
+        return 2 if self.task == "masked-word" and self.padded else 1
+
+    def example(self, batch: int) -> Tensor:
+        """Return an input of a model that says nothing: (batch, length)."""
+        return torch.zeros(batch, self.length, dtype=torch.long)
+
+
+def width_of(task: str, length: int) -> int:
+    """Return the length of a sequence as it is kept: where next words are predicted, the last is only that."""
+    return length + (task == "next-word")
+
+
+def padding_of(task: str, words: int) -> int:
+    """Return the number that fills sequences up, for a vocabulary of so many words."""
+    return words + (task == "masked-word")
+
+
+def windows(words: Tensor, task: str, length: int) -> Tensor:
+    """Cut a row of words (words,) into sequences; a last one that would be shorter is left out.
+
+    >>> windows(torch.arange(8), "masked-word", 3)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    >>> windows(torch.arange(8), "next-word", 3)
+    tensor([[0, 1, 2, 3],
+            [3, 4, 5, 6]])
+    """
+    width = width_of(task, length)
+    return words.unfold(0, width, length) if len(words) >= width else words.new_empty(0, width)
+
+
+def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str, length: int) -> Tensor:
+    """Make a sequence of every line of words that is not empty: with a beginning and an end, cut off or filled up.
+
+    >>> vocabulary = Vocabulary(("<oov>", "<bos>", "<eos>", "red", "blue"), 0, 1, 2)
+    >>> sentences([["red", "blue"], [], ["green", "red", "red"]], vocabulary, "next-word", 3)
+    tensor([[1, 3, 4, 2],
+            [1, 0, 3, 3]], dtype=torch.int32)
+    """
+    width, padding = width_of(task, length), padding_of(task, len(vocabulary))
+    rows = []
+    for line in lines:
+        ids = vocabulary.ids(line)
+        if not ids:
+            continue
+        first = [vocabulary.begin] if vocabulary.begin >= 0 and task == "next-word" else []
+        last = [vocabulary.end] if vocabulary.end >= 0 else []
+        row = (first + ids + last)[:width]
+        rows.append(row + [padding] * (width - len(row)))
+    return torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
+
+
+def gathered(parts: Sequence[Tensor], most: int = 0) -> Tensor:
+    """Return the first sequences of some pieces as one tensor, at most so many (0: all); later pieces are not read.
+
+    >>> gathered([torch.zeros(2, 3), torch.ones(2, 3)], 3)[:, 0]
+    tensor([0., 0., 1.])
+    """
+    found: list[Tensor] = []
+    count = 0
+    for part in parts:
+        found.append(part[: most - count] if most else part)
+        count += len(found[-1])
+        if most and count >= most:
+            break
+    return torch.cat(found) if found else _NOBODY
+
+
+@dataclass(frozen=True, eq=False)
+class TextShares(Partition):
+    """The shares of all clients in a text: what a client holds is read when it is asked for.
+
+    ``train`` are the numbers of a client's own sequences, from 0, and ``labels`` its words: those it wrote, and those
+    that belong to everyone.
+
+    Attributes
+    ----------
+    sequences
+        Per client: its sequences, (sequences, width).
+    """
+
+    sequences: Sequence[Tensor] = field(default=())
+
+
+def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0, seed: int = 0) -> TextShares:
+    """Deal a text out to clients; the same seed gives the same shares.
+
+    Parameters
+    ----------
+    text
+        What to deal out.
+    clients
+        How many clients there are.
+    how
+        ``"iid"``: the stream is cut into as many rows as there are clients, one for each (HeteroFL); ``"user"``: a
+        client is a user, drawn at random where there are more.
+    minimum
+        The fewest sequences a client may have, where that is known beforehand.
+    most
+        The most sequences of a client that are used, its first; 0 for all.
+    seed
+        The seed of the experiment.
+
+    Examples
+    --------
+    >>> text = Text("digits", "masked-word", Vocabulary(tuple("0123456789")), 2, stream=torch.arange(10))
+    >>> shares = share(text, 2, "iid")
+    >>> shares.sequences[1], shares.labels[1], len(shares.train[1])
+    (tensor([[5, 6],
+             [7, 8]]), tensor([5, 6, 7, 8]), 2)
+    """
+    sizes: NDArray[Any] | None
+    if how == "iid":
+        sequences, sizes = _rows(text, clients)
+    elif how == "user":
+        sequences, sizes = _users(text, clients, minimum, seed)
+    else:
+        raise DataError(f"a text is dealt out 'iid' or by 'user', not by {how!r}")
+    if sizes is not None and sizes.min() < max(minimum, 1):
+        raise DataError(
+            f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
+            f"{max(minimum, 1)}: use fewer clients"
+        )
+    if most:
+        sequences = Lazy(clients, partial(_first, sequences, most))
+    return TextShares(
+        train=Lazy(clients, partial(_numbers, sequences, text.name)),
+        test=Lazy(clients, _none),
+        labels=Lazy(clients, partial(_words, sequences, text.classes, text.vocabulary.special)),
+        sequences=sequences,
+    )
+
+
+def _rows(text: Text, clients: int) -> tuple[Sequence[Tensor], NDArray[Any]]:
+    if text.stream is None:
+        raise DataError(f"{text.name} is by its users: set data.partition=user")
+    size = len(text.stream) // clients
+    made = Lazy(clients, partial(_row, text.stream, size, text.task, text.length))
+    return made, np.array([max(0, (size - text.width) // text.length + 1)])
+
+
+def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Sequence[Tensor], NDArray[Any] | None]:
+    if text.stream is not None:
+        raise DataError(f"{text.name} does not say who wrote it: set data.partition=iid")
+    enough = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= max(minimum, 1))
+    if clients > len(enough):
+        least = "" if text.sizes is None else f" with at least {max(minimum, 1)} sequences"
+        raise DataError(f"{clients:,} clients are more than the {len(enough):,} users of {text.name}{least}")
+    if clients < len(enough):
+        chosen = numpy_stream(seed, "partition", "user").choice(len(enough), clients, replace=False)
+        enough = enough[np.sort(chosen)]
+    return Lazy(clients, partial(_user, text.users, enough)), None if text.sizes is None else text.sizes[enough]
+
+
+# module-level functions, so that shares can be sent to other processes
+
+
+def _row(stream: Tensor, size: int, task: str, length: int, client: int) -> Tensor:
+    return windows(stream[client * size : (client + 1) * size], task, length)
+
+
+def _user(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
+    return users[int(chosen[client])]
+
+
+def _first(sequences: Sequence[Tensor], most: int, client: int) -> Tensor:
+    return sequences[client][:most]
+
+
+def _numbers(sequences: Sequence[Tensor], name: str, client: int) -> Tensor:
+    count = len(sequences[client])
+    if not count:
+        raise DataError(f"client {client} of {name} has no words: use fewer clients, or a larger data.minimum")
+    return torch.arange(count)
+
+
+def _words(sequences: Sequence[Tensor], classes: int, special: tuple[int, ...], client: int) -> Tensor:
+    written = sequences[client].flatten().long()
+    held: Tensor = torch.cat([written, torch.tensor(special, dtype=torch.long)]).unique()
+    return held[held < classes]
+
+
+def _none(client: int) -> Tensor:
+    return _NOBODY

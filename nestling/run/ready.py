@@ -1,0 +1,73 @@
+"""Sub-models that are ready to be tested: with statistics of their norms, asked for from clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nestling.cut import Plan
+from nestling.engines import Engine
+from nestling.errors import RunError
+from nestling.local.norms import averaged
+from nestling.run.jobs import Gather, State
+from nestling.run.replies import replies
+from nestling.run.server import Server
+from nestling.run.setting import Setting
+from nestling.seeds import numpy_stream
+
+_CLIENTS = 8  # whose statistics one job asks for
+
+
+def ready(
+    setting: Setting, server: Server, engine: Engine, plans: Sequence[Plan], given: Mapping[Plan, State] | None = None
+) -> dict[Plan, State]:
+    """Return the sub-models of some plans, with statistics of their norms asked of clients, or as they are `given`."""
+    plans = [plan for plan in dict.fromkeys(plans) if plan not in (given or {})]
+    states = {plan: server.slice(setting, plan) for plan in plans}
+    if not setting.statistics:
+        return states | dict(given or {})
+    asked, batch = _asked(setting, server.round), statistics_batch(setting)
+    jobs = [
+        Gather(plan, state, asked[at : at + _CLIENTS], batch)
+        for plan, state in shared(engine, states).items()
+        for at in range(0, len(asked), _CLIENTS)
+    ]
+    parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
+    for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs)), strict=True):
+        parts[job.plan] += told
+    for plan, state in states.items():
+        for name, value in averaged(parts[plan]).items():
+            state[name] = value.to(state[name].dtype)
+    return states | dict(given or {})
+
+
+def _asked(setting: Setting, round: int) -> tuple[int, ...]:
+    """The clients asked for statistics."""
+    clients, wanted = setting.fleet.clients, setting.experiment.evaluate.statistics_clients
+    if not wanted or wanted >= clients:
+        return tuple(range(clients))
+    stream = numpy_stream(setting.experiment.seed, "statistics", round)
+    return tuple(sorted(stream.choice(clients, wanted, replace=False).tolist()))
+
+
+def statistics_batch(setting: Setting) -> int:
+    """The samples in a batch of those that statistics are over."""
+    return setting.experiment.evaluate.statistics_batch or setting.experiment.local.batch
+
+
+def shared(engine: Engine, states: Mapping[Plan, State]) -> dict[Plan, Any]:
+    """Hand states to an engine once, for all jobs that they are in."""
+    return {plan: engine.share(state) for plan, state in states.items()}
+
+
+def all_replies(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> list[Any]:
+    """Return the replies to jobs of which none may be missing, the largest done first where sizes are given."""
+    found = list(replies(engine, jobs, sizes))
+    if len(found) < len(jobs):
+        raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
+    return found
+
+
+def sizes(setting: Setting, jobs: Sequence[Any]) -> list[float]:
+    """How large jobs are, compared with each other."""
+    return [float(setting.cost(job.plan).macs) for job in jobs]

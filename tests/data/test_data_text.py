@@ -1,0 +1,240 @@
+"""Texts: sequences, vocabularies, shares that are read when they are asked for."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from text_files import write_wikitext
+
+from nestling.data import Text, Vocabulary, load, load_text, share
+from nestling.data.lazy import Lazy
+from nestling.data.text import gathered, sentences, windows
+from nestling.data.vocabulary import built, packed, unpacked
+from nestling.errors import DataError
+
+TASKS = ("masked-word", "next-word")
+
+
+@given(st.integers(0, 60), st.integers(1, 9), st.sampled_from(TASKS))
+def test_windows_are_the_text_in_its_order(words, length, task):
+    stream = torch.arange(words)
+    made = windows(stream, task, length)
+    extra = task == "next-word"
+    assert made.shape == (max(0, (words - extra) // length), length + extra)
+    assert made[:, :length].flatten().tolist() == list(range(len(made) * length))
+    if extra:  # the word to predict is the one after
+        assert torch.equal(made[:, 1:], made[:, :-1] + 1)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["red", "blue", "green"]), max_size=7), max_size=5),
+    st.integers(2, 6),
+    st.sampled_from(TASKS),
+)
+def test_sentences_say_what_was_written(lines, length, task):
+    vocabulary = built({"red": 2, "blue": 1})
+    made = sentences(lines, vocabulary, task, length)
+    padding = len(vocabulary) + (task == "masked-word")
+    written = [line for line in lines if line]
+    assert made.shape == (len(written), length + (task == "next-word"))
+    for row, line in zip(made.tolist(), written, strict=True):
+        first = [vocabulary.begin] if task == "next-word" else []
+        whole = [*first, *vocabulary.ids(line), vocabulary.end][: len(row)]
+        assert row == whole + [padding] * (len(row) - len(whole))
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5)), st.integers(4, 12))
+def test_a_vocabulary_holds_the_most_frequent_words(counts, size):
+    made = built(counts, size)
+    assert len(made) == min(size, 3 + len(counts))
+    kept = [counts[word] for word in made.words[3:]]
+    assert kept == sorted(counts.values(), reverse=True)[: len(kept)]
+    assert made.special == (0, 1, 2)
+    assert unpacked(packed(made.words)) == made.words
+
+
+def test_a_vocabulary_without_a_word_for_unknown_ones_leaves_them_out():
+    assert Vocabulary(("a", "b")).ids(["b", "c", "a"]) == [1, 0]
+    with pytest.raises(DataError, match="at least 4 words"):
+        built({"a": 1}, 3)
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.sampled_from(TASKS))
+def test_rows_are_disjoint_and_labels_are_their_words(clients, length, task):
+    stream = torch.randint(7, (200,), generator=torch.Generator().manual_seed(0))
+    text = Text("stream", task, Vocabulary(tuple("abcdefg"), unknown=6), length, stream=stream)
+    shares = share(text, clients, "iid")
+    size = 200 // clients
+    for client in range(clients):
+        row = stream[client * size : (client + 1) * size]
+        assert torch.equal(shares.sequences[client], windows(row, task, length))
+        held = set(shares.sequences[client].flatten().tolist()) | {6}
+        assert shares.labels[client].tolist() == sorted(held)
+        assert len(shares.train[client]) == len(shares.sequences[client])
+
+
+def _users(read):
+    def make(user):
+        read.append(user)
+        return torch.full((user % 3 + 1, 4), user % 5)
+
+    return make
+
+
+def test_only_clients_that_are_asked_for_are_read():
+    read = []
+    text = Text("lazy", "next-word", Vocabulary(tuple("abcde")), 3, users=Lazy(342_477, _users(read)))
+    shares = share(text, 342_477, "user", most=2)
+    assert not read
+    assert len(shares) == 342_477
+    assert len(shares.train[200_000]) == 2 == len(shares.sequences[200_000])
+    assert shares.labels[200_000].tolist() == [0]
+    assert read == [200_000], "read once"
+    few = share(text, 10, "user", seed=3)
+    assert few.sequences[4] is not None
+    assert len(set(read)) == 2
+
+
+def test_users_with_too_little_are_left_out_and_the_seed_draws_among_the_others():
+    users = [torch.zeros(size, 4) + number for number, size in enumerate([1, 3, 0, 2, 5])]
+    sizes = np.array([1, 3, 0, 2, 5])
+    text = Text("some", "next-word", Vocabulary(tuple("abcde")), 3, users=users, sizes=sizes)
+    shares = share(text, 3, "user", minimum=2)
+    assert [len(shares.train[client]) for client in range(3)] == [3, 2, 5]
+    drawn = {share(text, 2, "user", seed=seed).sequences[0][0, 0].item() for seed in range(20)}
+    assert len(drawn) > 1
+    with pytest.raises(DataError, match="more than the 3 users of some with at least 2 sequences"):
+        share(text, 4, "user", minimum=2)
+
+
+def test_what_cannot_be_is_said_in_a_sentence():
+    stream = Text("stream", "masked-word", Vocabulary(("a",)), 4, stream=torch.zeros(20, dtype=torch.int32))
+    users = Text("users", "next-word", Vocabulary(("a",)), 4, users=[torch.zeros(0, 5)])
+    with pytest.raises(DataError, match="does not say who wrote it"):
+        share(stream, 2, "user")
+    with pytest.raises(DataError, match="is by its users"):
+        share(users, 1, "iid")
+    with pytest.raises(DataError, match="'iid' or by 'user', not by 'dirichlet'"):
+        share(stream, 2, "dirichlet")
+    with pytest.raises(DataError, match="gets 0 sequences of 4 words"):
+        share(stream, 10, "iid")
+    with pytest.raises(DataError, match="client 0 of users has no words"):
+        share(users, 1, "user").train[0]
+    with pytest.raises(DataError, match="no task 'next'; did you mean 'next-word'"):
+        Text("x", "next", Vocabulary(("a",)), 4, stream=torch.zeros(9))
+    with pytest.raises(DataError, match="nothing to train on"):
+        Text("x", "next-word", Vocabulary(("a",)), 4)
+    with pytest.raises(DataError, match="digits holds no text"):
+        load_text("digits")
+    with pytest.raises(DataError, match="there is no dataset 'wikitext2'"):
+        load("wikitext2")
+    with pytest.raises(DataError, match="must be 0 or more, not -1"):
+        load_text("words", length=-1)
+    with pytest.raises(IndexError):
+        Lazy(3, int)[3]
+
+
+def test_lazy_things_travel_without_what_they_remember():
+    lazy = Lazy(5, str)
+    assert (lazy[2], lazy[-1], lazy[1:3]) == ("2", "4", ["1", "2"])
+    assert pickle.loads(pickle.dumps(lazy))._made == {}
+
+
+def test_gathering_stops_where_enough_is_there():
+    read = []
+    parts = Lazy(100, _users(read))
+    assert len(gathered(parts, 4)) == 4
+    assert len(read) < 5
+    assert len(gathered(parts[:3])) == 6
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_made_up_words_are_sentences_on_a_topic(task):
+    text = load_text("words", task=task, vocabulary=300, length=12)
+    width = 12 + (task == "next-word")
+    held = [share(text, 342_477, "user").labels[user] for user in (0, 1, 16)]
+    own = [set(labels[labels >= 35].tolist()) for labels in held]
+    assert own[0] & own[2], "users 0 and 16 write on one topic"
+    assert len(own[0] & own[1]) < len(own[0] & own[2])
+    for user in (0, 342_476):
+        rows = text.users[user]
+        assert rows.shape[1] == width
+        assert torch.equal(rows, load_text("words", task=task, vocabulary=300, length=12).users[user])
+        ends = (rows == 2).sum(1)
+        assert bool((ends <= 1).all())
+        for row in rows.tolist():  # padding stands behind the end only
+            cut = row.index(2) + 1 if 2 in row else len(row)
+            assert set(row[cut:]) <= {text.padding}
+            assert text.padding not in row[:cut]
+    assert not torch.equal(text.users[0][0], text.test[0][0])
+
+
+TESTED = ["the", "cat", "sat", "<unk>", "<eos>", "the", "cat", "<eos>"]
+PARTS = {
+    "train": " = A cat = \n \n the cat sat . <unk> sat \n the cat slept . \n",
+    "valid": " the dog sat \n",
+    "test": " the cat sat <unk> \n the cat \n",
+}
+
+
+def test_wikitext_is_its_words_with_an_end_of_every_line(tmp_path):
+    write_wikitext(tmp_path / "wikitext-2-v1.zip", PARTS)
+    text = load_text("wikitext2", tmp_path, length=2)
+    words = text.vocabulary.words
+    assert words[0] == "<eos>", "the most frequent comes first"
+    said = [words[number] for number in text.stream.tolist()]
+    wanted = [word for line in PARTS["train"].splitlines() for word in (*line.split(), "<eos>")]
+    assert said == wanted
+    assert "dog" in words, "words of all parts are known"
+    assert len(words) == len(set(wanted) | {"dog"})
+    assert (text.task, text.mask, text.special, text.classes) == ("masked-word", len(words), 1, len(words))
+    assert [words[number] for number in text.test[0].flatten().tolist()] == TESTED
+    few = load_text("wikitext2", tmp_path, length=2, vocabulary=7)
+    unknown = few.vocabulary.unknown
+    assert few.stream.max() < 7
+    assert few.stream[text.stream >= 7].unique().tolist() == [unknown]
+    with pytest.raises(DataError, match="leaves out '<unk>'"):
+        load_text("wikitext2", tmp_path, vocabulary=1)
+    with pytest.raises(DataError, match=r"has 10 words: data.vocabulary cannot be 99"):
+        load_text("wikitext2", tmp_path, vocabulary=99)
+
+
+def test_wikitext_without_a_part_is_refused(tmp_path):
+    write_wikitext(tmp_path / "wikitext-2.zip", {"train": "a", "test": "b"})
+    with pytest.raises(DataError, match="does not hold the part 'validation'"):
+        load_text("wikitext2", tmp_path)
+
+
+def test_the_real_wikitext_has_the_papers_numbers(real):
+    text = load_text("wikitext2", real("wikitext-2.zip"))
+    assert (len(text.stream), text.classes) == (2_088_628, 33_278)
+    assert [len(part[0]) for part in (text.validation, text.test)] == [217_646 // 64, 245_569 // 64]
+    shares = share(text, 100, "iid")
+    assert len(shares.train[0]) == 326
+    assert 3000 < len(shares.labels[0]) < 4500, "HeteroFL: each client has roughly 3000 different words"
+
+
+@pytest.mark.parametrize(("name", "length"), [("shakespeare", 80), ("shakespeare-words", 20)])
+def test_the_real_shakespeare_is_by_speaker(real, name, length):
+    text = load_text(name, real("shakespeare.zip"))
+    assert len(text.users) == len(text.test) == 299
+    assert text.length == length
+    joint = "" if name == "shakespeare" else " "
+    first = joint.join(text.vocabulary.words[number] for number in text.users[0][0, :length].tolist())
+    assert first.lower().startswith("before we proceed any further")
+
+
+def test_shakespeare_splits_what_a_speaker_says(tmp_path):
+    (tmp_path / "input.txt").write_text("A:\n0123456789\n\nB:\nxy\n\nA:\nabcdefghi\n")
+    text = load_text("shakespeare", tmp_path, length=3)
+    words = text.vocabulary.words
+
+    def said(parts):
+        return ["".join(words[number] for number in row) for row in parts.tolist()]
+
+    assert said(text.users[0]) == ["0123", "3456", "6789", "9\nab", "bcde"]  # of 16 signs; 4 more are for testing
+    assert said(text.test[0]) == ["<oov>" * 4]
+    assert text.sizes.tolist() == [5, 0]

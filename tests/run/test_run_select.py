@@ -1,0 +1,76 @@
+"""Federated Select: clients receive the rows of their own words alone; fewer bytes, the same result."""
+
+import pytest
+import torch
+from run_cases import small as images
+from words_cases import MLM, NWP, double, masked, small
+
+import nestling
+from nestling.cut import Plan, cost
+from nestling.local import Local
+from nestling.run import Data, FleetSettings
+from nestling.run.setting import Blueprint, setting
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "task"),
+    [
+        ("fedavg", MLM, "masked-word"),
+        ("heterofl", NWP, "next-word"),
+        ("fedrolex", MLM, "masked-word"),
+        ("fed-dropout", NWP, "next-word"),
+    ],
+)
+def test_the_result_is_that_of_the_masked_loss(method, name, task):
+    """To the last bits of double precision, over several rounds, with momentum, weight decay, clipping and dropout."""
+    experiment = (small if task == "next-word" else masked)(
+        method=method, options={"masked": True}, local=Local(lr=0.3, epochs=2, batch=4)
+    )
+    net = double(name, task, dropout=0.1)
+    plain, chosen = (
+        nestling.run(experiment.with_settings([f"select={select}"]), model=net) for select in ("false", "true")
+    )
+    for tensor, wanted in plain.state.items():
+        assert torch.allclose(chosen.state[tensor], wanted, rtol=1e-9, atol=1e-12), tensor
+    for one, other in zip(plain.rounds, chosen.rounds, strict=True):
+        assert other["train_loss"] == pytest.approx(one["train_loss"], rel=1e-10)
+        assert other["train_accuracy"] == one["train_accuracy"]
+    assert chosen.summary["bytes_down"] < 0.6 * plain.summary["bytes_down"]
+    assert chosen.summary["client_macs"] < plain.summary["client_macs"]
+
+
+def test_classes_of_images_may_be_selected_too():
+    data = Data(name="digits", partition="classes", classes_per_client=2, samples=400)
+    plain, chosen = (nestling.run(images(data=data, select=select)) for select in (False, True))
+    for tensor, wanted in plain.state.items():
+        assert torch.allclose(chosen.state[tensor], wanted, rtol=1e-3, atol=1e-4), tensor
+    assert chosen.summary["bytes_down"] < plain.summary["bytes_down"]
+
+
+def test_a_clients_plan_holds_its_words_and_the_special_ones():
+    made = setting(Blueprint(masked(select=True, fleet=FleetSettings(clients=1000, per_round=6, levels="b"))))
+    client = 17
+    plan = made.plan(client, 0.5, 1)
+    words = made.partition.labels[client]
+    assert plan.index("head").tolist() == words.tolist()
+    assert plan.index("token.0").tolist() == [*words.tolist(), 200, 201]
+    assert {0, 1, 2} <= set(words.tolist())
+    others = Plan({name: plan.index(name) for name in plan.runs if name not in ("head", "token.0")}, key=plan.key)
+    assert others == made.method.plan(made.turn(client, 0.5, 1))
+
+
+@pytest.mark.parametrize("level", [1.0, 0.25])
+def test_costs_of_fewer_rows_are_those_of_the_model_that_is_built(level):
+    made = setting(Blueprint(small(select=True)))
+    for client in (3, 4):
+        plan = made.plan(client, level, 1)
+        wanted = cost(made.model, made.cut_axes, plan, made.example(1), batch=made.experiment.local.batch)
+        told = made.cost(plan)
+        assert (told.parameters, told.bytes, told.macs) == (wanted.parameters, wanted.bytes, wanted.macs)
+        assert told.memory == pytest.approx(wanted.memory, rel=0.05)
+
+
+def test_a_client_that_holds_everything_gets_everything():
+    data = Data(name="digits", samples=400)
+    made = setting(Blueprint(images(data=data, select=True)))
+    assert made.plan(2, 1.0, 1) == Plan(key="full")
