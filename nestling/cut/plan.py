@@ -104,7 +104,7 @@ class Plan:
         """
         if axis not in self.runs:
             raise PlanError(f"the plan keeps {axis!r} whole or does not know it{nearest(axis, self.runs)}")
-        return torch.cat([torch.arange(start, stop) for start, stop in self.runs[axis]])
+        return torch.cat([torch.arange(start, stop, device="cpu") for start, stop in self.runs[axis]])
 
     def fit(self, axes: AxisMap, frozen: bool = False) -> None:
         """Raise `PlanError` unless every axis and block exists and every index is in range.
