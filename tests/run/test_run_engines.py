@@ -1,8 +1,7 @@
 """Where a run is done changes no bit of it, and slices take memory only while somebody works on them."""
 
+import importlib
 import json
-import subprocess
-import sys
 import warnings
 import weakref
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_cases import deadly, same_state, small, told
+from run_cases import deadly, same_state, small
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,8 +22,9 @@ from nestling.local import Local
 from nestling.local.steps import Steps
 from nestling.methods import make
 from nestling.run import Data, Evaluate, FleetSettings, Model
+from nestling.run import jobs as asked
 from nestling.run.experiment import run
-from nestling.run.jobs import Gather, Test, Train
+from nestling.run.jobs import Gather, Train
 from nestling.run.private import Drawer
 from nestling.run.round import play
 from nestling.run.server import Server
@@ -136,19 +136,7 @@ def test_ray_gives_the_same_bytes_though_a_worker_dies(tmp_path):
     assert same_state(one.state, two.state)
     assert json.dumps(one.rounds) == json.dumps(two.rounds)
     assert one.rounds[0]["dropped"] == 0
-
-
-@ray
-def test_ray_from_the_command_line_and_nothing_of_it_is_left(tmp_path):
-    changes = ["rounds=2", "local.epochs=1", "evaluate.every=2"]
-    command = [sys.executable, "-m", "nestling", "run", "heterofl-digits", *changes]
-    folders = {"local": ["workers=1"], "ray": ["engine=ray", "workers=2"]}
-    for name, where in folders.items():
-        done = subprocess.run(
-            [*command, *where, "--out", str(tmp_path / name)], check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    assert told(tmp_path / "local") == told(tmp_path / "ray")
+    assert not importlib.import_module("ray").is_initialized()  # what we began, we end
 
 
 @pytest.mark.parametrize(
@@ -211,7 +199,7 @@ def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(metho
         warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
         update = workshop(Train(0, 1, 0.5, plan, state, 0.1))
         told = workshop(Gather(plan, state, (0, 1), 50))
-        logits = workshop(Test(plan, state, "test", 0, 30))
+        logits = workshop(asked.Test(plan, state, "test", 0, 30))
     assert all(parameter.is_meta for model, _ in workshop._models.values() for parameter in model.parameters())
     for tensor in [*update.state.values(), *told[0][0].values(), logits]:
         assert tensor.device.type == "cpu"
