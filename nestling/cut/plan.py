@@ -104,7 +104,8 @@ class Plan:
         """
         if axis not in self.runs:
             raise PlanError(f"the plan keeps {axis!r} whole or does not know it{nearest(axis, self.runs)}")
-        return torch.tensor([unit for start, stop in self.runs[axis] for unit in range(start, stop)])
+        units = [unit for start, stop in self.runs[axis] for unit in range(start, stop)]
+        return torch.tensor(units, device="cpu")
 
     def fit(self, axes: AxisMap, frozen: bool = False) -> None:
         """Raise `PlanError` unless every axis and block exists and every index is in range.

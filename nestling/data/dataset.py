@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.data.augment import AUGMENT
@@ -30,6 +31,8 @@ class Dataset:
         One number per channel (the first dimension of a sample), for :meth:`ready`; empty to leave values as they are.
     augment
         What training does to a batch by default: a name in ``AUGMENT``.
+    resize
+        The side in pixels to which :meth:`ready` brings images, (C, H, W), whatever their shape; 0 to leave them.
     users, test_users
         Who made each sample, (N,) int64, where that is known.
 
@@ -51,6 +54,7 @@ class Dataset:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: str = "none"
+    resize: int = 0
     users: Tensor | None = None
     test_users: Tensor | None = None
 
@@ -67,24 +71,34 @@ class Dataset:
             )
         if self.augment not in AUGMENT:
             raise DataError(f"there is no augmentation {self.augment!r}{nearest(self.augment, AUGMENT)}")
+        if self.resize < 0:
+            raise DataError(f"{self.name}: images cannot be resized to {self.resize} pixels; 0 leaves them as they are")
+        if self.resize and self.inputs.dim() != 4:
+            raise DataError(
+                f"{self.name}: only images (channels, height, width) can be resized, not samples of shape {self.shape}"
+            )
         self._check_statistics()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.inputs.shape[1:])
+        """The shape of one sample as a model reads it."""
+        stored = tuple(self.inputs.shape[1:])
+        return (*stored[:-2], self.resize, self.resize) if self.resize and len(stored) == 3 else stored
 
     def example(self, batch: int) -> Tensor:
         """Return an input of a model that holds nothing: (batch, *shape)."""
         return torch.zeros(batch, *self.shape)
 
     def ready(self, inputs: Tensor) -> Tensor:
-        """Turn a batch as it is stored (B, *shape) into what a model reads: float32, normalised, on the same device.
+        """Turn a batch as it is stored into what a model reads: (B, *shape) in float32, normalised, on the same device.
 
-        Whole numbers are pixels, 0 … 255, and become 0 … 1 first.
+        Whole numbers are pixels, 0 … 255, and become 0 … 1 first. Images are resized last, by antialiased bilinear
+        interpolation as image libraries do it: where they grow, antialiasing changes nothing, and where they shrink,
+        every pixel counts. Only the batch is ever held in that size.
         """
-        if inputs.shape[1:] != self.shape:
-            raise DataError(f"{self.name} has samples of shape {self.shape}, not {tuple(inputs.shape[1:])}")
+        if inputs.shape[1:] != self.inputs.shape[1:]:
+            stored = tuple(self.inputs.shape[1:])
+            raise DataError(f"{self.name} has samples of shape {stored}, not {tuple(inputs.shape[1:])}")
         if inputs.dtype == torch.uint8:
             values = inputs.to(torch.float32).div_(255)
         elif inputs.is_floating_point():
@@ -95,6 +109,8 @@ class Dataset:
             per_channel = (-1, *[1] * (len(self.shape) - 1))
             values.sub_(torch.tensor(self.mean, device=values.device).view(per_channel))
             values.div_(torch.tensor(self.std, device=values.device).view(per_channel))
+        if self.resize and self.shape[-2:] != values.shape[-2:]:
+            values = F.interpolate(values, size=(self.resize, self.resize), mode="bilinear", antialias=True)
         return values
 
     def _check_part(self, what: str, inputs: Tensor, targets: Tensor, users: Tensor | None) -> None:

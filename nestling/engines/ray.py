@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import socket
 import sys
 import time
 from collections import deque
@@ -254,9 +255,12 @@ def _begin(ray: Any, workers: int, address: str) -> None:
     """Join the Ray at an address, or start one here."""
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address:
+        host, colon, port = address.rpartition(":")
         try:
+            if colon and port.isdigit() and "/" not in host:  # Ray itself would try for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as problem:
+        except (OSError, RuntimeError, ValueError) as problem:
             raise RunError(f"no Ray can be joined at {address!r}: {first_line(problem)}") from problem
         return
     ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)

@@ -17,7 +17,7 @@ def batches(samples: Tensor, size: int, generator: torch.Generator | None = None
     [[0, 1, 2], [3, 4, 5, 6]]
     """
     if generator is not None:
-        samples = samples[torch.randperm(len(samples), generator=generator)]
+        samples = samples[torch.randperm(len(samples), generator=generator, device=generator.device)]
     cuts = list(range(size, len(samples), size))
     if cuts and len(samples) - cuts[-1] == 1:
         cuts.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +45,15 @@ def find_device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device=mps needs an Apple GPU, and here is none: use device=cpu")
     return device
+
+
+def has_kernels(tensors: Sequence[Tensor]) -> bool:
+    """Whether PyTorch has kernels that go through many tensors at once where these are.
+
+    >>> has_kernels([torch.ones(2)])
+    True
+    """
+    return all(tensor.device.type in ("cpu", "cuda") for tensor in tensors)
 
 
 def exact(tensor: Tensor) -> Tensor:

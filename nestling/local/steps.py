@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import ConfigError
+from nestling.local.device import has_kernels
 
 Precision = Literal["full", "mixed"]
 
@@ -53,6 +54,7 @@ class Steps:
     ) -> None:
         self._optimizer, self._parameters, self._clip, self._half = optimizer, parameters, clip, half
         self._device = parameters[0].device.type if parameters else "cpu"
+        self._kernels = True if has_kernels(parameters) else None
         optimizer.zero_grad(set_to_none=True)
         self._scaler = torch.amp.GradScaler(self._device, enabled=half == torch.float16)
 
@@ -67,7 +69,7 @@ class Steps:
         self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._optimizer)
         if self._clip:
-            nn.utils.clip_grad_norm_(self._parameters, self._clip, foreach=True)
+            nn.utils.clip_grad_norm_(self._parameters, self._clip, foreach=self._kernels)
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)  # after the last step, too: models are kept, gradients are not

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
 from nestling.local.config import Local
-from nestling.local.device import exact
+from nestling.local.device import exact, has_kernels
 from nestling.local.learner import Learner
 from nestling.local.losses import Loss, cross_entropy
 from nestling.local.steps import Steps
@@ -88,9 +88,10 @@ def train(
 
 
 def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
+    fused = True if has_kernels(parameters) else None
     if how.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=True)
-    return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=True)
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)
+    return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=fused)
 
 
 def _distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ Variants
 --------
 - ``full``: a classifier after every stage. A client trains the first stages and their classifiers, by the sum of their
   cross-entropies and of what each is told by the others. A sub-model answers with the mean of its classifiers'
-  probabilities. The model's stages must lie inside one another, as those of `nestling.nets.exits.Exits` do.
+  probabilities. The model's stages must lie inside one another, as those of ``resnet18-exits`` do.
 - ``plain``: NeFL's reduced version (Kang et al., B.3), on any residual net: no further classifiers, no distillation,
   the first blocks in a row. Of a block left out the shortcut stays, so that shapes fit the one classifier.
 
@@ -17,7 +17,8 @@ Departures
 - The classifier that teaches is held fixed: each learns from what the others say, and none changes in order to be
   learned from. NeFL calls it "self-distillation", in which a teacher is given.
 - Norms are static (`nestling.local.norms`), and shared also in ``plain``, where NeFL gave each sub-model its own.
-- The optional regulariser of FedDyn is left out.
+- FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option, and off unless asked for: NeFL
+  compares DepthFL without it.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from nestling.cut.extract import gone
 from nestling.errors import MethodError, nearest
 from nestling.local import Learner
 from nestling.local.losses import masked
+from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method, Turn
 
 Variant = Literal["full", "plain"]
-_NEEDS = "depthfl needs a model with a classifier after every stage, such as nestling.nets.exits.Exits"
+_NEEDS = "depthfl needs a model with a classifier after every stage, such as 'resnet18-exits'"
 
 
 def first_stages(turn: Turn) -> Plan:
@@ -111,7 +113,7 @@ def ensemble(output: object) -> Tensor:
     return together(exits(output))
 
 
-def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) -> Method:
+def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, feddyn: float = 0.0) -> Method:
     """Return DepthFL.
 
     Parameters
@@ -122,6 +124,8 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) ->
         Whether the classifiers learn from each other; ``plain`` has only one.
     ramp
         The round from which on distillation counts in full; 0 for always.
+    feddyn
+        α of FedDyn's regulariser; 0 for none.
 
     Examples
     --------
@@ -133,9 +137,11 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300) ->
     if ramp < 0:
         raise MethodError(f"depthfl's ramp must be a number of rounds of at least 0, not {ramp!r}")
     if variant == "plain":
-        return Method("depthfl", plan=first_blocks, deploy=first_blocks)
-    loss = partial(mutual, distill=distill, ramp=ramp)
-    return Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+        method = Method("depthfl", plan=first_blocks, deploy=first_blocks)
+    else:
+        loss = partial(mutual, distill=distill, ramp=ramp)
+        method = Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+    return with_feddyn(method, feddyn) if feddyn else method
 
 
 def _has_exits(axes: AxisMap) -> bool:

@@ -120,6 +120,8 @@ class Method:
         Whether the loss looks at the client's own classes only, and only their rows of the last layer merge.
     weighting
         How much a client counts when slices are merged: all the same, by its samples, or by its ratio.
+    alike
+        Whether the server must take the plain mean, in which all clients count alike, whatever its settings could say.
     proximal
         FedProx's μ; 0 for none.
     remember
@@ -150,6 +152,7 @@ class Method:
     scaler: bool = False
     masked: bool = False
     weighting: Literal["none", "samples", "width"] = "none"
+    alike: bool = False
     proximal: float = 0.0
     remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
     notes: Callable[[Turn], dict[str, Tensor]] = no_notes

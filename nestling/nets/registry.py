@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nestling.errors import ModelError, nearest
 from nestling.nets.cnn import CNN
+from nestling.nets.exits import Exits
 from nestling.nets.lstm import LSTM
 from nestling.nets.mlp import MLP
 from nestling.nets.preresnet import PreResNet
@@ -76,6 +77,14 @@ MODELS: dict[str, Entry] = {
     "resnet34": Entry(
         "NeFL's ResNet34, CIFAR-10 (Table 11).",
         partial(ResNet, depths=(3, 4, 6, 3), pool=True),
+        _image(32),
+    ),
+    "resnet18-exits": Entry(
+        "DepthFL's ResNet18, a classifier after every stage, CIFAR (Kim et al., 2023).", Exits, _image(32)
+    ),
+    "resnet34-exits": Entry(
+        "The same of ResNet34, a classifier after every stage (ours, after DepthFL's).",
+        partial(Exits, depths=(3, 4, 6, 3)),
         _image(32),
     ),
     "resnet56": Entry(

@@ -12,7 +12,7 @@ from typing import Any
 
 from nestling.errors import ReportError
 from nestling.files import write_whole
-from nestling.report import curves, spread, submodels
+from nestling.report import curves, morphs, spread, submodels
 from nestling.report.experiment import Experiment, experiments
 from nestling.report.headline import headline
 from nestling.report.measures import BYTES, COUNTS, amount, duration, written
@@ -22,7 +22,7 @@ from nestling.report.table import NOTE, Row, columns, compare
 
 __all__ = ["html", "write"]
 
-_ALL = (curves, spread, submodels)  # importing them registers their panels, in this order
+_ALL = (curves, spread, submodels, morphs)  # importing them registers their panels, in this order
 
 # Nothing may be fetched, whatever a file of a run says; the page's own scripts and styles are inside it.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"

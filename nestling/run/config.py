@@ -15,6 +15,7 @@ from nestling.local import Local
 from nestling.local.device import named_device
 from nestling.local.steps import Precision, half_of
 from nestling.methods.server import Server
+from nestling.upload import Upload
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Maybe = Annotated[int, msgspec.Meta(ge=0)]
@@ -41,10 +42,11 @@ class Model(_Settings, frozen=True):
 class Data(_Settings, frozen=True):
     """The data set, and how it is divided among clients.
 
-    `samples` takes only so many training samples (0: all); `validation` keeps back a share of the training set, on
-    which the best round is then chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to
-    the server, without their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set
-    instead, as FedMorph's authors do.
+    `resize` brings images to that side in pixels, batch by batch (0: as stored). `samples` takes only so many
+    training samples (0: all); `validation` keeps back a share of the training set, on which the best round is then
+    chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to the server, without
+    their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set instead, as
+    FedMorph's authors do.
 
     Of a text, `task` is to fill in masked words or to predict next ones (``default``: as the papers do with it),
     `positions` those that the loss of masked words is over, `vocabulary` and `length` the words known and those of a
@@ -58,6 +60,7 @@ class Data(_Settings, frozen=True):
     alpha: Annotated[float, msgspec.Meta(gt=0)] = 0.5
     minimum: Maybe = 1
     augment: Literal["default", "none", "crop-flip"] = "default"
+    resize: Maybe = 0
     samples: Maybe = 0
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unlabelled: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
@@ -154,6 +157,7 @@ class Experiment(_Settings, frozen=True):
     fleet: FleetSettings = FleetSettings()
     local: Local = Local()
     server: Server = Server()
+    upload: Upload = Upload()
     evaluate: Evaluate = Evaluate()
 
     def to_toml(self) -> str:

@@ -39,6 +39,7 @@ class Update:
 
     `touched` is narrower than `plan` where it trained less than it was given (the classes it holds). `memory` is for
     the client's own next turn: a device would keep it, a simulation hands it to whichever worker plays the client.
+    Where uploads are encoded, `upload` is what travels, and `state` holds only what the client keeps to itself.
     """
 
     client: int
@@ -48,6 +49,7 @@ class Update:
     samples: int
     progress: Progress
     memory: State = field(default_factory=dict)
+    upload: bytes | None = None
 
 
 @dataclass(frozen=True, eq=False)

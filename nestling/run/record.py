@@ -98,7 +98,27 @@ def summary(
 
 
 def panels(setting: Setting, server: Server) -> dict[str, Any]:
-    """What the report draws of sub-models with tensors of their own: step sizes, and how large weights are."""
+    """What the report draws beyond measures: of sub-models with tensors of their own, and of pruned networks."""
+    return _own(setting, server) | _kept(setting, server)
+
+
+def _kept(setting: Setting, server: Server) -> dict[str, Any]:
+    """The share of every axis that the first and the last network keep, where they differ."""
+    plans = {"first": setting.submodel(1.0), "last": setting.submodel(1.0, server.notes)}
+    if plans["first"] == plans["last"]:
+        return {}
+    shares = {
+        when: {
+            name: sum(stop - start for start, stop in plan.runs.get(name, ((0, size),))) / size
+            for name, size in setting.axes.axes.items()
+        }
+        for when, plan in plans.items()
+    }
+    return {"kept": shares}
+
+
+def _own(setting: Setting, server: Server) -> dict[str, Any]:
+    """Step sizes, and how large weights are."""
     if not setting.inconsistent:
         return {}
     steps: dict[str, dict[str, float]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
 from nestling.run.slices import Handed, Slices
+from nestling.run.uploads import expected, unpacked
 from nestling.seeds import derive
 
 Tick = Callable[[], None]
@@ -56,7 +58,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
-    for update in replies(engine, Handed(len(clients), job), tick=tick):
+    for reply in replies(engine, Handed(len(clients), job), tick=tick):
+        update = _received(setting, server, reply)
         weight = _weight(setting, update, levels[update.client].ratio)
         own.add(update, weight)
         _merge(setting, server, update, weight)
@@ -93,6 +96,14 @@ def _weight(setting: Setting, update: Update, ratio: float) -> float:
     return {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
 
 
+def _received(setting: Setting, server: Server, update: Update) -> Update:
+    """A client's update with its slice as it arrives, where uploads are encoded."""
+    if update.upload is None:
+        return update
+    state = unpacked(setting, update.upload, server.slice(setting, update.plan))
+    return replace(update, state=state | update.state)
+
+
 def _merge(setting: Setting, server: Server, update: Update, weight: float) -> None:
     """Take in what one client returned; what it keeps to itself changes nothing of the global model."""
     kept = setting.private & update.state.keys()
@@ -106,7 +117,7 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
     server.cover(update.plan)
     travelled = _bytes(setting, update.plan)
     server.counts["bytes_down"] += travelled
-    server.counts["bytes_up"] += travelled
+    server.counts["bytes_up"] += travelled if update.upload is None else len(update.upload)
     server.counts["client_macs"] += _macs(setting, update.client, update.plan)
 
 
@@ -143,7 +154,7 @@ def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...],
     timings = {}
     for client, plan in plans.items():
         device, travelled = setting.devices.device_of(client), _bytes(setting, plan)
-        timings[client] = time_of(device, travelled, travelled, _macs(setting, client, plan))
+        timings[client] = time_of(device, travelled, _bytes_up(setting, plan), _macs(setting, client, plan))
     clock = round_clock(timings, setting.experiment.fleet.deadline or None)
     return clock.finished, clock.seconds
 
@@ -157,3 +168,8 @@ def _macs(setting: Setting, client: int, plan: Plan) -> int:
 def _bytes(setting: Setting, plan: Plan) -> int:
     """Bytes that travel one way: everything that is shared, but for statistics, which training does not use."""
     return setting.cost(plan).bytes - setting.kept_bytes(plan)
+
+
+def _bytes_up(setting: Setting, plan: Plan) -> int:
+    """Bytes that will travel back, as far as that is known before there is an update."""
+    return _bytes(setting, plan) if setting.experiment.upload.format == "dense" else expected(setting, plan)

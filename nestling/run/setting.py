@@ -283,6 +283,10 @@ def setting(blueprint: Blueprint) -> Setting:
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = blueprint.dataset or (open_text(experiment) if experiment.data.name in TEXTS else _dataset(experiment))
+    if experiment.data.resize:
+        if isinstance(dataset, Text):
+            raise ConfigError(f"data.resize is for images, and {dataset.name} is a text")
+        dataset = replace(dataset, resize=experiment.data.resize)
     shares, validation, unlabelled = _data(blueprint, dataset)
     if len(shares.train) != experiment.fleet.clients:
         raise ConfigError(
@@ -303,6 +307,12 @@ def setting(blueprint: Blueprint) -> Setting:
         )
     if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
+    how = experiment.server
+    if method.alike and (how.optimizer != "average" or how.weighting not in ("method", "none")):
+        raise ConfigError(
+            f"{method.name} needs the plain mean of its clients: server.optimizer=average and server.weighting=none, "
+            f"not {how.optimizer} and {how.weighting}"
+        )
     return made
 
 

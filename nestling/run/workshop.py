@@ -23,6 +23,7 @@ from nestling.local.words import Sums, added
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
 from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
+from nestling.run.uploads import packed
 from nestling.seeds import derive, numpy_stream, torch_stream
 
 _MODELS = 16  # shapes of sub-models kept ready
@@ -97,7 +98,12 @@ class Workshop:
         rows = made.rows(job.client) if masked and not own else {}
         state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         memory = made.method.remember(learner, job.state) if made.method.remember else {}
-        return Update(job.client, job.plan, Plan(rows) if rows else None, state, len(samples), progress, memory)
+        upload, touched = None, Plan(rows) if rows else None
+        if made.experiment.upload.format != "dense":
+            drawn = derive(seed, "upload", job.round, job.client)
+            upload, left = packed(made, state, job.state, job.memory, drawn)
+            memory, state = memory | left, {name: state[name] for name in state if name in made.private}
+        return Update(job.client, job.plan, touched, state, len(samples), progress, memory, upload)
 
     @__call__.register
     def _gather(self, job: Gather) -> list[tuple[State, int]]:

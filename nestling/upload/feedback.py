@@ -32,7 +32,7 @@ def compress(
     change, how, seed
         As `encode` takes them.
     residual
-        What the last call left over; empty at first.
+        What the last call left over; tensors that were not sent before may be missing.
 
     Returns
     -------
@@ -52,9 +52,8 @@ def compress(
     if not how.feedback or how.format == "dense":
         return encode(change, how, seed=seed), {}
     values = {name: _wide(tensor) for name, tensor in change.items() if tensor.is_floating_point()}
-    if residual:
-        _fit(values, residual)
-    owed = {name: value + residual[name] if residual else value for name, value in values.items()}
+    _fit(values, residual)
+    owed = {name: value + residual[name] if name in residual else value for name, value in values.items()}
     data = encode({**change, **{name: owed[name].to(change[name].dtype) for name in owed}}, how, seed=seed)
     sent = decode(data, change)
     return data, {name: tensor - sent[name].to(tensor.dtype) for name, tensor in owed.items()}
@@ -65,8 +64,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _fit(values: Mapping[str, Tensor], residual: Mapping[str, Tensor]) -> None:
-    """Raise unless a residual is one of such values."""
-    for name in sorted(values.keys() | residual.keys()):
+    """Raise where a residual is not one of such values: it would be lost."""
+    for name in residual:
         one, two = (f"{tuple(of[name].shape)} {of[name].dtype}" if name in of else "none" for of in (values, residual))
         if one != two:
             raise UploadError(

@@ -22,6 +22,7 @@ TINY = {
     "resnet8": {"widths": (4, 8, 12, 16)},
     "resnet18": {"widths": (4, 8, 12, 16)},
     "resnet34": {"widths": (4, 8, 12, 16), "depths": (1, 2, 1, 1)},
+    "resnet18-exits": {"widths": (4, 8, 12, 16), "depths": (1, 2, 1, 1)},
     "resnet56": {"widths": (4, 8, 12), "depths": (2, 1, 1)},
     "vgg16": {"widths": ((4,), (8,), (12,), (12,), (16,))},
     "vit-tiny": {"width": 12, "head_width": 3, "hidden": 20, "depth": 2},
@@ -207,7 +208,7 @@ def test_the_papers_nets_are_proved(name):
 
 
 def test_every_net_but_the_large_is_here():
-    assert set(names()) - set(TINY) == {"resnet110", "wide-resnet101-2", "vit-b16"}
+    assert set(names()) - set(TINY) == {"resnet34-exits", "resnet110", "wide-resnet101-2", "vit-b16"}
 
 
 WHAT_A_PERSON_FINDS = {

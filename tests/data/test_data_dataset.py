@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from nestling.data import Dataset
 from nestling.errors import DataError
@@ -48,6 +49,11 @@ def test_ready_takes_floats_as_they_are_and_leaves_the_batch_alone():
         ({"test_inputs": PIXELS.float()}, "test samples are torch.float32"),
         ({"test_inputs": PIXELS[:, :2]}, r"of shape \(2, 2, 2\), training samples"),
         ({"augment": "crop_flip"}, "did you mean 'crop-flip'"),
+        ({"resize": -1}, "cannot be resized to -1 pixels"),
+        (
+            {"inputs": PIXELS[:, :, 0], "test_inputs": PIXELS[:, :, 0], "resize": 8},
+            r"only images .* not samples of shape \(3, 2\)",
+        ),
         ({"mean": (0.5,), "std": (1.0,)}, "each of the 3 channels, not 1 and 1"),
         ({"mean": (0.5,) * 3}, "not 3 and 0"),
         ({"mean": (0.5,) * 3, "std": (1.0, 0.0, 1.0)}, "std positive"),
@@ -64,3 +70,34 @@ def test_ready_refuses_other_shapes_and_kinds():
         make().ready(torch.zeros(1, 3, 4, 4))
     with pytest.raises(DataError, match=r"uint8 or floating point, not torch.int64"):
         make().ready(PIXELS.long())
+
+
+def test_images_grow_by_bilinear_interpolation_between_pixel_centres():
+    row = torch.tensor([0, 255], dtype=torch.uint8).expand(2, 3, 2, 2).contiguous()
+    data = make(inputs=row, test_inputs=row, resize=4)
+    assert data.shape == (3, 4, 4)
+    assert torch.allclose(data.ready(row), torch.tensor([0, 0.25, 0.75, 1]).expand(2, 3, 4, 4))
+
+
+def test_images_that_shrink_are_antialiased():
+    """A triangle of twice the width: the first of two pixels sees three of four, weighted 3, 3 and 1."""
+    row = torch.tensor([7.0, 14.0, 28.0, 70.0]).expand(2, 3, 4, 4).contiguous()
+    data = make(inputs=row, test_inputs=row, resize=2)
+    assert torch.allclose(data.ready(row), torch.tensor([(21 + 42 + 28) / 7, (14 + 84 + 210) / 7]).expand(2, 3, 2, 2))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 224])
+def test_resized_images_are_those_of_torch_and_normalised(side):
+    pixels = torch.randint(256, (2, 3, 2, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(side))
+    mean, std = (0.1, 0.2, 0.3), (0.5, 1.0, 2.0)
+    data = make(inputs=pixels, test_inputs=pixels, mean=mean, std=std, resize=side)
+    wanted = F.interpolate(pixels.double() / 255, size=(side, side), mode="bilinear", antialias=True)
+    wanted = (wanted - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    assert data.ready(pixels).dtype == torch.float32
+    torch.testing.assert_close(data.ready(pixels).double(), wanted, rtol=0, atol=1e-5)
+    with pytest.raises(DataError, match=r"samples of shape \(3, 2, 3\), not"):
+        data.ready(data.ready(pixels[:, :, :, :2]))
+
+
+def test_images_of_the_right_size_are_left_alone():
+    assert torch.equal(make(resize=2).ready(PIXELS), make().ready(PIXELS))

@@ -39,6 +39,20 @@ def pid():
     return os.getpid()
 
 
+def pid_with(value):
+    return os.getpid()
+
+
+def spoil(tensor):
+    """Write into what was given."""
+    return float(tensor.add_(1).sum())
+
+
+def blocks():
+    """How many pieces of shared memory this process has before it."""
+    return Path("/proc/self/maps").read_text().count("memfd:nestling")
+
+
 def threads():
     return torch.get_num_threads()
 
@@ -61,6 +75,11 @@ def die(path, times):
     if len(Path(path).read_text().splitlines()) <= times:
         os.kill(os.getpid(), signal.SIGKILL)
     return "alive"
+
+
+def die_then_sum(path, tensor):
+    die(path, 1)
+    return float(tensor.sum())
 
 
 def wrong(kind):

@@ -4,6 +4,7 @@ Neither library is needed: the small nets below are written for these tests, wit
 """
 
 import contextlib
+import hashlib
 import os
 import pickle
 from collections import OrderedDict
@@ -256,6 +257,16 @@ PUBLISHED = {
     "vgg16": (lambda: their_vgg(VGG16, True), VGG, 138_365_992),
     "vgg16 without norms": (lambda: their_vgg(VGG16, False), VGG, 138_357_544),
 }
+# Of the names and shapes in the state dicts that timm 1.0.30 and torchvision 0.29.2 make (of VGG, torchvision's alone).
+DIGESTS = {
+    "resnet18": "5191d63ec3989592",
+    "resnet34": "f8de2a1812ef85e4",
+    "wide-resnet101-2": "5004ebcdd27edca6",
+    "vit-b16": "2c2360f6707280a8",
+    "vit-b16 of timm": "6e116342a243f50b",
+    "vgg16": "86bad13b66635552",
+    "vgg16 without norms": "ba63c2556d912509",
+}
 VGG16 = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 
 
@@ -272,6 +283,8 @@ def test_published_shapes_are_ours(name):
             else build(model, classes=1000, **options)
         )
     assert sum(p.numel() for p in theirs.parameters()) == count
+    lines = "\n".join(f"{key} {tuple(value.shape)}" for key, value in sorted(theirs.state_dict().items()))
+    assert hashlib.sha256(lines.encode()).hexdigest().startswith(DIGESTS[name])
     offers = layout.translate(theirs.state_dict())
     wanted = {k: v.shape for k, v in ours.state_dict().items() if model != "vgg16" or not k.startswith("head.")}
     got = {

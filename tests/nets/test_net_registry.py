@@ -17,6 +17,8 @@ CONTRACT = [
     "resnet8",
     "resnet18",
     "resnet34",
+    "resnet18-exits",
+    "resnet34-exits",
     "resnet56",
     "resnet110",
     "wide-resnet101-2",
@@ -63,7 +65,7 @@ def test_every_entry_says_where_it_comes_from_in_one_line(name):
     about = MODELS[name].about
     assert about.endswith(".")
     assert "\n" not in about
-    assert any(source in about for source in ("FedAvg", "HeteroFL", "FedRolex", "NeFL", "FedMorph"))
+    assert any(source in about for source in ("FedAvg", "DepthFL", "HeteroFL", "FedRolex", "NeFL", "FedMorph"))
 
 
 @pytest.mark.parametrize("name", CONTRACT)

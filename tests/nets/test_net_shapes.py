@@ -19,6 +19,8 @@ TINY = {
     "resnet8": {"widths": (4, 8, 12, 16)},
     "resnet18": {"widths": (4, 8, 12, 16)},
     "resnet34": {"widths": (4, 8, 12, 16)},
+    "resnet18-exits": {"widths": (4, 8, 12, 16)},
+    "resnet34-exits": {"widths": (4, 8, 12, 16)},
     "resnet56": {"widths": (4, 8, 12)},
     "resnet110": {"widths": (4, 8, 12)},
     "wide-resnet101-2": {"widths": (4, 4, 4, 4), "stem_width": 4},
@@ -38,6 +40,8 @@ SHAPES = {
     "resnet8": ((1, 28, 28), (10,)),
     "resnet18": ((3, 32, 32), (10,)),
     "resnet34": ((3, 32, 32), (10,)),
+    "resnet18-exits": ((3, 32, 32), (10,)),
+    "resnet34-exits": ((3, 32, 32), (10,)),
     "resnet56": ((3, 32, 32), (10,)),
     "resnet110": ((3, 32, 32), (10,)),
     "wide-resnet101-2": ((3, 224, 224), (10,)),
@@ -56,10 +60,11 @@ def test_papers_shapes(name):
     device = "meta" if name in BIG else "cpu"
     (x,) = example(name, batch=2)
     with torch.device(device), torch.no_grad():
-        y = build(name).eval()(x.to(device))
+        said = build(name).eval()(x.to(device))
     assert x.shape == (2, *given)
-    assert y.shape == (2, *wanted)
-    assert device == "meta" or y.isfinite().all()
+    for y in said if name.endswith("-exits") else [said]:
+        assert y.shape == (2, *wanted)
+        assert device == "meta" or y.isfinite().all()
 
 
 def test_every_model_is_covered():
@@ -142,5 +147,6 @@ def test_every_parameter_is_trained(name):
     (x,) = example(name, **TINY[name])
     if name == "wide-resnet101-2":
         x = x[..., :64, :64]
-    net(x).square().sum().backward()
+    said = net(x)
+    sum(y.square().sum() for y in (said if name.endswith("-exits") else [said])).backward()
     assert [key for key, p in net.named_parameters() if p.grad is None] == []

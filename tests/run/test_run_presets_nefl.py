@@ -163,6 +163,15 @@ def test_laptops_are_cheap():
         assert 3 * seen * macs(e.model.name) < 2.5e12, (name, macs(e.model.name))
 
 
+def test_models_for_large_images_get_them():
+    for name in WHOLE:
+        e = find(name)
+        large = e.model.name in ("vit-b16", "wide-resnet101-2")
+        assert (e.data.resize, e.evaluate.batch) == ((224, 50) if large else (0, 500))
+        assert find(f"{name}-laptop").data.resize == 0
+    assert sum(bool(find(name).data.resize) for name in WHOLE) == 6
+
+
 def test_laptops_keep_what_is_compared():
     assert [
         find(f"nefl-cifar10-iid-resnet18{end}-laptop").fleet.clients for end in ("", "-clients-50", "-clients-20")
@@ -199,11 +208,15 @@ def test_small_models_have_submodels_of_all_sizes(model):
             assert [size / sizes[-1] for size in sizes] == pytest.approx(ratios, abs=0.06)
 
 
-@pytest.mark.parametrize("method", ["nefl", "depthfl"])
-def test_digits_have_a_net_with_blocks(method):
-    e = find(f"{method}-digits")
-    assert (e.method, e.model.name, e.fleet.assign) == (method, "resnet18", "tiers")
+@pytest.mark.parametrize(
+    ("name", "model", "levels"),
+    [("nefl", "resnet18", 5), ("depthfl-plain", "resnet18", 5), ("depthfl", "resnet18-exits", 4)],
+)
+def test_digits_have_a_net_with_blocks(name, model, levels):
+    e = find(f"{name}-digits")
+    assert (e.method, e.model.name, e.fleet.assign) == (name.removesuffix("-plain"), model, "tiers")
     made = setting(Blueprint(e))
-    assert len({made.submodel(ratio).key for ratio in made.levels.values()}) == 5
-    assert len(made.submodel(0.2).blocks) < 8, "the smallest leaves out blocks"
+    assert len({made.submodel(ratio).key for ratio in made.levels.values()}) == levels == len(made.levels)
+    smallest = made.submodel(min(made.levels.values()))
+    assert len(smallest.blocks) < len(made.axes.blocks), "the smallest leaves out blocks"
     assert Experiment.from_toml(e.to_toml()) == e

@@ -14,7 +14,7 @@ from torch import nn
 
 import nestling
 from nestling import extract
-from nestling.data import from_arrays
+from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
@@ -328,12 +328,14 @@ def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
 
 
 def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
-    """DepthFL in full, on a model with exits named by where it is."""
+    """DepthFL in full, on a model with exits named by where it is, or by its name."""
     options = {"depths": [1, 1, 1], "widths": [8, 12, 16]}
     exits = Model(name="nestling.nets.exits:Exits", options=options)
     fleet = FleetSettings(clients=8, per_round=4, levels="0.2-1")
     result = run(small(method="depthfl", model=exits, rounds=2, fleet=fleet))
     assert set(result.summary["final"]["submodels"]) == {"0.2", "1"}
+    named = run(small(method="depthfl", model=Model(name="resnet18-exits", options=options), rounds=2, fleet=fleet))
+    assert named.summary["final"] == result.summary["final"]
     with pytest.raises(NestlingError, match="cannot be found"):
         run(small(model=Model(name="nowhere:make")))
     first = run(small(rounds=1), out=tmp_path / "run")
@@ -344,3 +346,16 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
     assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in again.parameters)
     with pytest.raises(NestlingError, match=r"nothing\.pt"):
         run(small(model=Model(name="cnn", weights=str(tmp_path / "nothing.pt"))))
+
+
+def test_images_are_resized_for_the_model():
+    """Eight pixels become sixteen: a vision transformer then sees 4 × 4 patches."""
+    options = {"patch": 4, "width": 12, "depth": 1, "heads": 2}
+    experiment = small(rounds=2, model=Model(name="vit-tiny", options=options), data=Data(samples=200, resize=16))
+    made = setting(Blueprint(experiment))
+    assert made.model.position.weight.shape == (4 * 4 + 1, 12)
+    assert made.example().shape == (2, 1, 16, 16)
+    assert made.dataset.inputs.shape[1:] == (1, 8, 8), "only batches are large"
+    assert run(experiment).summary["final"] == run(experiment, dataset=load("digits")).summary["final"]
+    with pytest.raises(NestlingError, match="only images"):
+        run(experiment, dataset=from_arrays(torch.randn(40, 6), torch.arange(40) % 2))

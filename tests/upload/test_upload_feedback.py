@@ -113,6 +113,15 @@ def test_changes_too_small_for_a_dtype_add_up():
     assert 0.0 < float(residual["w"][1]) < 0.9  # it was sent: alone it would never have reached 1
 
 
+def test_tensors_that_were_not_sent_before_have_nothing_left_over():
+    how = Upload(format="topk", share=0.5, feedback=True)
+    _, residual = compress({"a": torch.tensor([2.0, 1.0])}, {}, how)
+    change = {"a": torch.zeros(2), "b": torch.tensor([3.0, 0.5])}
+    data, residual = compress(change, residual, how)
+    assert {name: tensor.tolist() for name, tensor in decode(data, change).items()} == {"a": [0, 1], "b": [3, 0]}
+    assert {name: tensor.tolist() for name, tensor in residual.items()} == {"a": [0, 0], "b": [0, 0.5]}
+
+
 @pytest.mark.parametrize(
     ("residual", "words"),
     [

@@ -8,24 +8,30 @@ from pathlib import Path
 from nestling.errors import ConfigError, nearest
 from nestling.methods import make
 from nestling.run.config import Experiment, from_file
-from nestling.run.presets import digits, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
+from nestling.run.presets import digits, fedmorph, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.mixes import as_papers_write
 from nestling.run.presets.preset import Preset
 
 __all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
 
-_PAPERS = ((heterofl, wikitext), (fedrolex, stackoverflow), (nefl,))
+# the files of every paper, and how their experiments are made small
+_PAPERS = (
+    ((heterofl, wikitext), laptop),
+    ((fedrolex, stackoverflow), laptop),
+    ((nefl,), laptop),
+    ((fedmorph,), fedmorph.small),
+)
 
 
 def every_preset() -> Iterator[Preset]:
     """Yield all presets: the demonstrations, then paper by paper its experiments and their small versions."""
     yield from digits.presets()
     yield from words.presets()
-    for paper in _PAPERS:
-        whole = [preset for file in paper for preset in file.presets()]
+    for files, small in _PAPERS:
+        whole = [preset for file in files for preset in file.presets()]
         yield from whole
-        yield from (Preset(laptop(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
+        yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
 
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in every_preset()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,13 +12,16 @@ from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
 
 _OURS = "a demonstration of our own"
-_BLOCKS: dict[str, dict[str, Any]] = {"nefl": {}, "depthfl": {"variant": "plain"}}  # which leave out blocks: options
+# Methods that leave out blocks: the net, and its levels; with a classifier after every stage, what the stages hold.
+_RESIDUAL = {"nefl": ("resnet18", "0.2-0.4-0.6-0.8-1"), "depthfl": ("resnet18-exits", "0.1-0.2-0.6-1")}
 
 
 def presets() -> Iterator[Preset]:
     """Yield METHOD-digits for every method, and FedAvg where everybody trains the largest or the smallest level."""
     for method in names():
-        yield Preset(_residual(method) if method in _BLOCKS else _digits(method), _OURS)
+        yield Preset(_MADE.get(method, _digits)(method), _OURS)
+    plain = replace(_residual("nefl"), name="depthfl-plain-digits", method="depthfl", options={"variant": "plain"})
+    yield Preset(plain, f"{_OURS}: DepthFL with one classifier, as NeFL compares it")
     fedavg = _digits("fedavg")
     yield Preset(replace(fedavg, name="fedavg-large-digits"), f"{_OURS}: what mixed fleets can hope for")
     small = replace(fedavg, name="fedavg-small-digits", model=replace(fedavg.model, width=1 / 16))
@@ -43,9 +45,23 @@ def _digits(method: str) -> Experiment:
 def _residual(method: str) -> Experiment:
     """The same with a net that has blocks; levels are shares of the parameters."""
     digits = _digits(method)
+    name, levels = _RESIDUAL[method]
     return replace(
         digits,
-        options=dict(_BLOCKS[method]),
-        model=Model(name="resnet18", options={"widths": [16, 16, 32, 32], "pool": False}),
-        fleet=replace(digits.fleet, levels="0.2-0.4-0.6-0.8-1", assign="tiers"),
+        model=Model(name=name, options={"widths": [16, 16, 32, 32], "pool": False}),
+        fleet=replace(digits.fleet, levels=levels, assign="tiers"),
     )
+
+
+def _morphed(method: str) -> Experiment:
+    """The same with a fifth of the samples at the server, and everybody at one level."""
+    digits = _digits(method)
+    return replace(
+        digits,
+        options={"ratio": 0.5, "every": 4, "penalty": 1e-4, "mask_lr": 10.0},
+        data=replace(digits.data, unlabelled=0.2),
+        fleet=replace(digits.fleet, levels="a"),
+    )
+
+
+_MADE = {"nefl": _residual, "depthfl": _residual, "fedmorph": _morphed, "fedmorphprox": _morphed}

@@ -28,6 +28,7 @@ _SMALL: dict[str, dict[str, Any]] = {
         "stem_kernel": 3,
         "stem_stride": 1,
     },
+    "vgg16": {"widths": [[16, 16], [32, 32], [64] * 3, [128] * 3, [128] * 3]},
     "vit-b16": {"patch": 4, "width": 48, "depth": 4, "heads": 4},
     "transformer-mlm": {"width": 64, "hidden": 128, "depth": 2, "heads": 4},  # level e has one unit in every head
     "transformer-nwp": {"width": 64, "hidden": 256, "depth": 1, "heads": 4},
@@ -37,9 +38,10 @@ _SMALL: dict[str, dict[str, Any]] = {
 def laptop(experiment: Experiment) -> Experiment:
     """Return a small version of an experiment: same methods, levels and partition, so the same comparison.
 
-    A fifth of the clients, 20 instead of 100, of which 5 or 10 take part; 5,000 training samples; 30 rounds of one or
-    two epochs; narrower and shallower models. The learning rate falls to zero along a cosine: a run this short has no
-    time for plateaus, nor to do without momentum. MNIST's starts at ten times the paper's for the same reason.
+    A fifth of the clients, 20 instead of 100, of which 5 or 10 take part; 5,000 training samples; 30 rounds of one
+    or two epochs; narrower and shallower models, on images as they are stored. The learning rate falls to zero
+    along a cosine: a run this short has no time for plateaus, nor to do without momentum. MNIST's starts at ten
+    times the paper's for the same reason.
 
     >>> from nestling.run.presets import find
     >>> small = laptop(find("heterofl-cifar10-iid-a-e"))
@@ -55,7 +57,7 @@ def laptop(experiment: Experiment) -> Experiment:
         name=f"{experiment.name}-laptop",
         rounds=rounds,
         model=_small(experiment.model),
-        data=replace(experiment.data, samples=5000),
+        data=replace(experiment.data, samples=5000, resize=0),
         fleet=fleet,
         local=replace(
             local,
