@@ -40,7 +40,7 @@ def unpacked(setting: Setting, data: bytes, sent: Mapping[str, Tensor]) -> State
 
 def expected(setting: Setting, plan: Plan) -> int:
     """Bytes that an upload will take, before there is one: those of a change drawn at random."""
-    how, state = cuts(setting.axes, plan), setting.model.state_dict()
+    how, state = cuts(setting.cut_axes, plan), setting.model.state_dict()
     stream = torch.Generator().manual_seed(derive(setting.experiment.seed, "expected"))
     change = {
         name: torch.randn(how[name].shape, generator=stream).to(state[name].dtype) for name in _travels(setting, how)

@@ -74,3 +74,13 @@ def test_a_client_that_holds_everything_gets_everything():
     data = Data(name="digits", samples=400)
     made = setting(Blueprint(images(data=data, select=True)))
     assert made.plan(2, 1.0, 1) == Plan(key="full")
+
+
+def test_uploads_may_be_encoded_and_devices_timed():
+    """Fewer rows and fewer values of them, with what was left out remembered by row."""
+    fleet = FleetSettings(clients=8, per_round=6, levels="a-b", devices="laptop:1,phone-high:1")
+    settings = ["upload.format=topk", "upload.share=0.25", "upload.feedback=true", "rounds=3"]
+    experiment = small(select=True, fleet=fleet).with_settings(settings)
+    result = nestling.run(experiment, model=double())
+    assert 0 < result.summary["bytes_up"] < 0.5 * result.summary["bytes_down"]
+    assert result.summary["simulated_seconds"] > 0
