@@ -25,8 +25,9 @@ What the paper leaves open, and how it is decided here
   quite the pruned one.
 - The first network is pruned by the initial masks, without distillation. After the last round the large network still
   learns, but nothing is pruned, because nobody would train it.
-- The global model is the large network, as of the last morph; the small one in use is tested as the sub-model of its
-  level. Dropped units of the large network keep what they learnt.
+- The global model is the large network, as of the last morph, with every unit weighted by the probability that its mask
+  was on, σ(v), as dropout's authors test theirs; with all units at full weight, as the text may be read, its layers
+  would hear several times what they learnt with. The small network in use is tested as the sub-model of its level.
 - Beyond the paper: in a fleet with several levels, each gets its share of the kept units of every axis, those with the
   highest masks, so levels nest.
 """
@@ -49,7 +50,7 @@ from nestling.methods.distil import Distillation, Distilled, distil, said, with_
 from nestling.methods.method import Method, Turn
 from nestling.methods.soft_masks import Masks, initial, kept, positions
 
-_MASK, _MOMENTUM, _SERVER, _PENALTY = "mask/", "momentum/", "server/", "penalty"
+_MASK, _MOMENTUM, _SERVER, _EXPECTED, _PENALTY = "mask/", "momentum/", "server/", "expected/", "penalty"
 
 
 @dataclass(frozen=True)
@@ -89,25 +90,34 @@ def morph(task: Between, every: int, how: Distillation, constraint: str) -> Afte
     masks = _masks(task, constraint)
     begun = Distilled(weights, scores, _part(_MOMENTUM, task.notes), float(task.notes[_PENALTY]))
     found = distil(task, masks, targets, begun, how)
+    expected = {name: torch.sigmoid(value) for name, value in found.scores.items()}
     large = submodel(task.model, task.axes, Plan())
-    large.load_state_dict(dict(found.weights))
-    server = with_statistics(large, _ready(task, how.batch))
-    notes = _named(_SERVER, server) | {_PENALTY: torch.tensor(found.penalty, dtype=torch.float64)}
+    large.load_state_dict(dict(found.weights) | masks.laid_on(found.weights, expected))
+    told = with_statistics(large, _ready(task, how.batch))
+    weights = {name: found.weights[name] if name in task.parameters else value for name, value in told.items()}
+    notes = _named(_SERVER, weights) | _named(_EXPECTED, expected)
+    notes[_PENALTY] = torch.tensor(found.penalty, dtype=torch.float64)
     if task.round == task.rounds:
         return After(dict(task.state), dict(task.notes) | notes, {"averaged": (plan, small)})
     notes |= _named(_MASK, found.scores) | _named(_MOMENTUM, found.momenta)
     fresh = kept(task.axes, found.scores, key="morphed")
-    network = submodel(large, task.axes, fresh)
+    network = submodel(task.model, task.axes, fresh)
+    network.load_state_dict(extract(task.axes, fresh, weights))
     morphed = with_statistics(network, _ready(task, how.batch))
-    state = {name: value.clone() for name, value in server.items()}
+    state = {name: value.clone() for name, value in weights.items()}
     for name, cut in cuts(task.axes, fresh).items():
         cut.put(state[name], morphed[name])
     return After(state, notes, {"averaged": (plan, small), "morphed": (fresh, morphed)})
 
 
-def large_network(notes: State) -> State | None:
-    """The large network as of the last morph; none before the first."""
-    return _part(_SERVER, notes) or None
+def large_network(turn: Turn) -> State | None:
+    """The large network as of the last morph, units weighted by how likely their masks were on; none before."""
+    weights = _part(_SERVER, turn.notes)
+    if not weights:
+        return None
+    laid = Masks(turn.axes, turn.parameters).laid_on(weights, _part(_EXPECTED, turn.notes))
+    laid |= {name: laid[first] for name, first in turn.axes.tied.items() if first in laid}
+    return weights | laid
 
 
 def fedmorph(
@@ -180,7 +190,7 @@ def _ready(task: Between, batch: int) -> list[Tensor]:
 
 def _written_back(task: Between, plan: Plan, small: State) -> dict[str, Tensor]:
     """The large network with the averaged small one in its places (§5.1, Training Tricks)."""
-    weights = {name: value.clone() for name, value in (large_network(task.notes) or task.state).items()}
+    weights = {name: value.clone() for name, value in (_part(_SERVER, task.notes) or task.state).items()}
     for name, cut in cuts(task.axes, plan).items():
         cut.put(weights[name], small[name])
     return weights

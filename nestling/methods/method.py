@@ -79,7 +79,7 @@ def no_notes(turn: Turn) -> dict[str, Tensor]:
     return {}
 
 
-def as_merged(notes: State) -> State | None:
+def as_merged(turn: Turn) -> State | None:
     """The whole model is what slices are merged into."""
     return None
 
@@ -132,8 +132,8 @@ class Method:
     between
         What the server does after a round's merge.
     whole
-        The whole model that is tested and saved, from the notes, statistics of norms included; None where it is what
-        slices are merged into.
+        The whole model that is tested and saved, from a turn's notes, statistics of norms included; None where it is
+        what slices are merged into. The turn's round and client mean nothing.
     unlabelled
         Whether the server needs samples without labels (data.unlabelled).
     """
@@ -157,5 +157,5 @@ class Method:
     remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
     notes: Callable[[Turn], dict[str, Tensor]] = no_notes
     between: Callable[[Between], After] | None = None
-    whole: Callable[[State], State | None] = as_merged
+    whole: Callable[[Turn], State | None] = as_merged
     unlabelled: bool = False

@@ -111,7 +111,7 @@ class Server:
 
     def given(self, setting: Setting, full: Plan) -> dict[Plan, dict[str, Tensor]]:
         """The whole model under the plan `full` where the method keeps it apart from what slices are merged into."""
-        state = setting.method.whole(self.notes)
+        state = setting.method.whole(setting.turn(-1, 1.0, 0, self.notes))
         return {} if state is None else {full: dict(state)}
 
     def told(self, setting: Setting) -> dict[str, Any]:
