@@ -66,7 +66,7 @@ class Workshop:
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
             scratch,
-            job.memory,
+            self._here(job.memory),
             made.dataset.classes - len(labels) if own else 0,
         )
         samples = made.partition.train[job.client]
@@ -97,7 +97,8 @@ class Workshop:
                 ) from None
         rows = made.rows(job.client) if masked and not own else {}
         state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-        memory = made.method.remember(learner, job.state) if made.method.remember else {}
+        memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
+        memory = {name: tensor.cpu() for name, tensor in memory.items()}
         upload, touched = None, Plan(rows) if rows else None
         if made.experiment.upload.format != "dense":
             drawn = derive(seed, "upload", job.round, job.client)
@@ -152,6 +153,10 @@ class Workshop:
             augmented = AUGMENT[made.images.augment](made.images.inputs[chosen].to(self._device), generator)
             inputs, targets = made.images.ready(augmented), made.images.targets[chosen]
         return inputs, (ranks(rows[str(made.classes)], targets) if rows else targets).to(self._device)
+
+    def _here(self, state: State) -> State:
+        """Tensors where the model is."""
+        return {name: tensor.to(self._device) for name, tensor in state.items()}
 
     def _sequences(self, client: int) -> Tensor:
         assert isinstance(self._setting.partition, TextShares)
