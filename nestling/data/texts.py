@@ -100,7 +100,7 @@ def entry(name: str) -> Source | TextSource:
 
     >>> entry("wikitext-2")
     Traceback (most recent call last):
-    nestling.errors.DataError: there is no dataset 'wikitext-2'; did you mean 'wikitext2'?
+    nestling.errors.DataError: there is no dataset 'wikitext-2'; did you mean 'wikitext2' or ...
     """
     known: dict[str, Source | TextSource] = {**DATASETS, **TEXTS}
     if name not in known:
