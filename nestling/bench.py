@@ -163,9 +163,9 @@ def _peak(count: int) -> int:
     return _told_by(f"merge_and_tell_peak({count})")
 
 
-def _told_by(call: str) -> int:
-    """The number that a function of this file prints in a process of its own, which gives back what it frees."""
-    command = [sys.executable, "-c", f"from nestling import bench; bench.{call}"]
+def _told_by(call: str, module: str = "bench") -> int:
+    """The number that a function prints in a process of its own, which gives back what it frees."""
+    command = [sys.executable, "-c", f"from nestling import {module}; {module}.{call}"]
     steady = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     return int(subprocess.run(command, capture_output=True, text=True, check=True, env=steady).stdout)
 
@@ -327,6 +327,17 @@ def set_up_and_tell(what: str) -> None:
     print({"seconds": round(1000 * spent), "most": most, "more": most - before}[what])
 
 
+def _workers() -> Iterator[Figure]:
+    """Peak memory of rounds of 100 clients on two workers, against the model and what training takes, twice."""
+    model = sum(tensor.nbytes for tensor in build(MODEL).state_dict().values()) / 2**20
+    training = _told_by("training_and_tell_peak()", "bench_round") / 1024
+    aim = 2 * (model + 2 * training)
+    for method, levels in (("heterofl", "a-b-c-d-e"), ("fed-dropout", "b-c-d-e")):
+        peak = _told_by(f"round_and_tell_peak({method!r}, {levels!r}, 100)", "bench_round") / 1024
+        note = f"beyond idle programs; the model has {model:.0f} MiB, a training of it alone {training:.0f}"
+        yield Figure(f"memory of a round, {method}", peak, "MiB", f"≤ {aim:.0f}", peak <= aim, note)
+
+
 def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
     def measured() -> list[Figure]:
         before = torch.get_num_threads()
@@ -346,4 +357,5 @@ FIGURES: dict[str, Callable[[], list[Figure]]] = {
     "tracing": _one_thread(_tracing),
     "sub-models": _one_thread(_shallow),
     "populations": _one_thread(_population),
+    "workers": _one_thread(_workers),
 }

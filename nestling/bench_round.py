@@ -1,0 +1,99 @@
+"""Memory of a round on worker processes: all of them together, beyond what the programs take before any work.
+
+Shared memory is counted once, as the kernel's proportional set size does; this needs Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nestling.data import from_arrays
+from nestling.engines import LocalEngine
+from nestling.local import Local
+from nestling.nets import build, example
+from nestling.run.config import Experiment, FleetSettings, Model
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+MODEL, BATCH, WORKERS = "resnet18", 10, 2
+
+
+def round_and_tell_peak(method: str, levels: str, clients: int) -> None:
+    """Play a round of `clients` clients with two steps each, and print the most memory (KiB) that took."""
+    torch.set_num_threads(1)
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (clients * 2 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=draw)
+    labels = torch.arange(len(images)) % 10
+    fleet = FleetSettings(clients=clients, per_round=clients, levels=levels)
+    local = Local(epochs=1, batch=BATCH)
+    experiment = Experiment(method=method, workers=WORKERS, model=Model(name=MODEL), fleet=fleet, local=local)
+    idle = LocalEngine(_make_idle, WORKERS)
+    list(idle.work([None] * WORKERS))
+    programs = _memory()
+    idle.close()
+    made = setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:50], labels[:50]))))
+    engine = LocalEngine(partial(Workshop, made), WORKERS)
+    server = Server.start(made, None)
+    print(_most(lambda: play(made, server, engine)) - programs)
+    engine.close()
+
+
+def training_and_tell_peak() -> None:
+    """Train the whole model alone, and print the memory (KiB) that this and the model took."""
+    torch.set_num_threads(1)
+    programs = _memory()
+    model = build(MODEL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    inputs, targets = example(MODEL, batch=BATCH)[0], torch.zeros(BATCH, dtype=torch.long)
+
+    def steps() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+
+    print(_most(steps) - programs)
+
+
+def _make_idle() -> Callable[[Any], None]:
+    return lambda job: None
+
+
+def _most(action: Callable[[], object]) -> int:
+    """The most memory that this process and its children have while something is done, as seen now and then."""
+    over = threading.Event()
+    seen = [_memory()]
+
+    def look() -> None:
+        while not over.wait(0.05):
+            seen.append(_memory())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        action()
+    finally:
+        over.set()
+        looking.join()
+    return max(seen)
+
+
+def _memory() -> int:
+    """Memory (KiB) of this process and its children."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpid() in (int(folder.name), int((folder / "stat").read_text().rpartition(")")[2].split()[1])):
+                total += int((folder / "smaps_rollup").read_text().partition("\nPss:")[2].split()[0])
+        except (OSError, IndexError):  # it ended while we looked
+            continue
+    return total
