@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap, trace
+from nestling.bench_cohorts import CASES, COMMAND, measured
 from nestling.cut import Plan, Tally, cost, extract, plan, submodel
 from nestling.data.made_words import USERS as POPULATION
 from nestling.engines import LocalEngine
@@ -327,6 +328,16 @@ def set_up_and_tell(what: str) -> None:
     print({"seconds": round(1000 * spent), "most": most, "more": most - before}[what])
 
 
+def _cohorts() -> Iterator[Figure]:
+    """Clients of one shape trained together against one by one, in processor seconds; the whole table takes minutes."""
+    for name, ratio in (("mlp", 1 / 4), ("cnn", 1 / 16)):
+        case = next(case for case in CASES if case.name == name)
+        gain = measured(case, ratio, sizes=(10,), repeats=3).gains[10]
+        yield Figure(
+            f"ten clients of {name} at {ratio:g} as one cohort", gain, "× one by one", "≥ 1.2", gain >= 1.2, COMMAND
+        )
+
+
 def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
     def measured() -> list[Figure]:
         before = torch.get_num_threads()
@@ -346,4 +357,5 @@ FIGURES: dict[str, Callable[[], list[Figure]]] = {
     "tracing": _one_thread(_tracing),
     "sub-models": _one_thread(_shallow),
     "populations": _one_thread(_population),
+    "cohorts": _one_thread(_cohorts),
 }
