@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap, trace
+from nestling.bench_cohorts import CASES, COMMAND, measured
 from nestling.cut import Plan, Tally, cost, extract, plan, submodel
 from nestling.data.made_words import USERS as POPULATION
 from nestling.engines import LocalEngine
@@ -338,6 +339,16 @@ def _workers() -> Iterator[Figure]:
         yield Figure(f"memory of a round, {method}", peak, "MiB", f"≤ {aim:.0f}", peak <= aim, note)
 
 
+def _cohorts() -> Iterator[Figure]:
+    """Clients of one shape trained together against one by one, in processor seconds; the whole table takes minutes."""
+    for name, ratio in (("mlp", 1 / 4), ("cnn", 1 / 16)):
+        case = next(case for case in CASES if case.name == name)
+        gain = measured(case, ratio, sizes=(10,), repeats=3).gains[10]
+        yield Figure(
+            f"ten clients of {name} at {ratio:g} as one cohort", gain, "× one by one", "≥ 1.2", gain >= 1.2, COMMAND
+        )
+
+
 def _one_thread(measure: Callable[[], Iterator[Figure]]) -> Callable[[], list[Figure]]:
     def measured() -> list[Figure]:
         before = torch.get_num_threads()
@@ -358,4 +369,5 @@ FIGURES: dict[str, Callable[[], list[Figure]]] = {
     "sub-models": _one_thread(_shallow),
     "populations": _one_thread(_population),
     "workers": _one_thread(_workers),
+    "cohorts": _one_thread(_cohorts),
 }

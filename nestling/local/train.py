@@ -66,7 +66,7 @@ def train(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    steps = Steps(_optimizer(parameters, how, lr), parameters, how.clip, half)
+    steps = Steps(fresh_optimizer(parameters, how, lr), parameters, how.clip, half)
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
@@ -87,7 +87,8 @@ def train(
     return Progress(seen, total.item(), correct.item())
 
 
-def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
+def fresh_optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
+    """An optimiser that remembers nothing yet."""
     fused = True if has_kernels(parameters) else None
     if how.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)

@@ -11,6 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from nestling.cut import Plan
+from nestling.local.grouped import Layout
 from nestling.local.train import Progress
 
 State = dict[str, Tensor]
@@ -31,6 +32,14 @@ class Train:
     lr: float
     own: State = field(default_factory=dict)
     memory: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainMany:
+    """Train slices of one shape as a grouped network; the reply is a list of updates."""
+
+    jobs: tuple[Train, ...]
+    layout: Layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,10 @@
 """One round: the page to read first.
 
 Clients are drawn, each gets the slice that its method gives it, trains it, and sends it back; the server merges the
-slices and takes a step. Where clients run is the engine's affair: replies come as they come, and are merged in one
-order, the largest clients first, so that the same seed gives the same numbers everywhere. A slice is cut when it is
-handed out. A round changes nothing of the server that it began with: it makes the next one, so that whatever
-interrupts it, the last whole round is there.
+slices and takes a step. Small clients of one shape may train together, as a cohort. Where clients run is the engine's
+affair: replies come as they come, and are merged in one order, the largest clients first, so that the same seed gives
+the same numbers everywhere. A slice is cut when it is handed out. A round changes nothing of the server that it began
+with: it makes the next one, so that whatever interrupts it, the last whole round is there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.between import Between
 from nestling.methods.server import step
+from nestling.run.cohorts import groups, updates
 from nestling.run.jobs import Train, Update
 from nestling.run.memory import recall, remember
 from nestling.run.owns import Owns
@@ -48,8 +49,10 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
     slices = Slices(engine, partial(server.slice, setting), (plans[client] for client in clients))
 
-    def job(index: int) -> Train:
-        client, plan = clients[index], plans[clients[index]]
+    cohorts = groups(setting, clients, plans, {client: levels[client].ratio for client in clients})
+
+    def job(client: int) -> Train:
+        plan = plans[client]
         memory = recall(setting.cut_axes, server.memories, client, plan)
         own = server.private.get(client)
         return Train(client, round, levels[client].ratio, plan, slices.get(plan), rate, own, memory)
@@ -58,7 +61,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
-    for reply in replies(engine, Handed(len(clients), job), tick=tick):
+    work = Handed(len(cohorts), lambda index: cohorts[index].job([job(client) for client in cohorts[index].clients]))
+    for reply in updates(replies(engine, work, tick=tick), tick):
         update = _received(setting, server, reply)
         weight = _weight(setting, update, levels[update.client].ratio)
         own.add(update, weight)

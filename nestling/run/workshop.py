@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial, singledispatchmethod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nestling.cut import Plan, submodel
+from nestling.cut import Plan
 from nestling.data import AUGMENT, TextShares
 from nestling.errors import TrainingError
 from nestling.local import Learner, train
 from nestling.local.batches import batches
+from nestling.local.cohort import Member, train_together
 from nestling.local.device import find_device
+from nestling.local.grouped import Grouped
 from nestling.local.norms import averaged, static, statistics
-from nestling.local.scaler import scale
 from nestling.local.steps import half_of
+from nestling.local.train import Progress
 from nestling.local.words import Sums, added
-from nestling.run.jobs import Gather, State, Test, TestOwn, Train, Update
+from nestling.run.built import built, shape_of
+from nestling.run.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
 from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
@@ -52,8 +55,6 @@ class Workshop:
     @__call__.register
     def _train(self, job: Train) -> Update:
         made, seed = self._setting, self._setting.experiment.seed
-        labels = made.partition.labels[job.client]
-        masked = made.method.masked and len(labels) < made.dataset.classes
         own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
         model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
@@ -61,13 +62,13 @@ class Workshop:
             made.axes,
             job.plan,
             job.ratio,
-            labels.to(self._device) if masked and not own else None,
+            None if own else self._labels(job.client),
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
             scratch,
             self._here(job.memory),
-            made.dataset.classes - len(labels) if own else 0,
+            made.dataset.classes - len(made.partition.labels[job.client]) if own else 0,
         )
         samples = made.partition.train[job.client]
         augment = torch_stream(seed, "augment", job.round, job.client)
@@ -95,16 +96,64 @@ class Workshop:
                     f"client {job.client} has a single sample, of which a norm can tell no variance: "
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None
-        rows = made.rows(job.client) if masked and not own else {}
-        state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        state = {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in model.state_dict().items()
+        }
         memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
         memory = {name: tensor.cpu() for name, tensor in memory.items()}
+        return self._update(job, state, progress, memory)
+
+    @__call__.register
+    def _train_many(self, job: TrainMany) -> list[Update]:
+        try:
+            return self._together(job)
+        except (TrainingError, ValueError):  # whose fault it was is told where clients train one by one
+            return [self._train(alone) for alone in job.jobs]
+
+    def _together(self, job: TrainMany) -> list[Update]:
+        made, seed = self._setting, self._setting.experiment.seed
+        members = [
+            Member(
+                one.state | one.own,
+                made.partition.train[one.client],
+                torch_stream(seed, "batches", one.round, one.client),
+                torch_stream(seed, "dropout", one.round, one.client),
+                self._labels(one.client),
+            )
+            for one in job.jobs
+        ]
+        trained = train_together(
+            self._grouped(job),
+            members,
+            partial(
+                self._batches, job.jobs, [torch_stream(seed, "augment", one.round, one.client) for one in job.jobs]
+            ),
+            made.experiment.local,
+            lr=job.jobs[0].lr,
+            proximal=made.method.proximal + made.experiment.local.proximal,
+        )
+        return [
+            self._update(one, state, progress, {}) for one, (state, progress) in zip(job.jobs, trained, strict=True)
+        ]
+
+    def _labels(self, client: int) -> Tensor | None:
+        """The classes that a client holds, where its loss is masked to them."""
+        labels = self._setting.partition.labels[client]
+        masked = self._setting.method.masked and len(labels) < self._setting.dataset.classes
+        return labels.to(self._device) if masked else None
+
+    def _update(self, job: Train, state: State, progress: Progress, memory: State) -> Update:
+        """What a client returns, from its weights after training."""
+        made, samples = self._setting, len(self._setting.partition.train[job.client])
+        selected = any(axis in made.axes.frozen for axis in job.plan.runs)
+        rows = made.rows(job.client) if made.method.masked and not selected else {}
         upload, touched = None, Plan(rows) if rows else None
         if made.experiment.upload.format != "dense":
-            drawn = derive(seed, "upload", job.round, job.client)
+            drawn = derive(made.experiment.seed, "upload", job.round, job.client)
             upload, left = packed(made, state, job.state, job.memory, drawn)
             memory, state = memory | left, {name: state[name] for name in state if name in made.private}
-        return Update(job.client, job.plan, touched, state, len(samples), progress, memory, upload)
+        return Update(job.client, job.plan, touched, state, samples, progress, memory, upload)
 
     @__call__.register
     def _gather(self, job: Gather) -> list[tuple[State, int]]:
@@ -158,6 +207,19 @@ class Workshop:
         """Tensors where the model is."""
         return {name: tensor.to(self._device) for name, tensor in state.items()}
 
+    def _batches(
+        self, jobs: Sequence[Train], draws: Sequence[torch.Generator], who: Sequence[int], chosen: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The batches of several clients, each as it would be alone, one after another."""
+        made = self._setting
+        if made.words is None and made.images.augment == "none":  # nothing is drawn: all of them in one go
+            joined = torch.cat(list(chosen))
+            return made.images.ready(made.images.inputs[joined]), made.images.targets[joined]
+        parts = [self._batch(part, jobs[k].client, {}, draws[k]) for k, part in zip(who, chosen, strict=True)]
+        if len({inputs.shape for inputs, _ in parts}) > 1:
+            raise TrainingError("clients of a cohort have sequences of different lengths")
+        return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
+
     def _sequences(self, client: int) -> Tensor:
         assert isinstance(self._setting.partition, TextShares)
         return self._setting.partition.sequences[client]
@@ -192,15 +254,9 @@ class Workshop:
     def _model(self, plan: Plan, state: State, ratio: float = 1.0) -> tuple[nn.Module, dict[Any, Any]]:
         """A sub-model that holds `state`, built once per shape, and room for what losses keep beside it."""
         made = self._setting
-        sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items())
-        key = sizes, plan.blocks, ratio if made.method.scaler else None
+        key = shape_of(made, plan, ratio)
         if key not in self._models:
-            model = submodel(made.model, made.cut_axes, plan)
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(name not in made.frozen)
-            if made.method.scaler:
-                scale(model, made.axes, ratio)
-            self._models[key] = model.to(self._device), {}
+            self._models[key] = built(made, plan, ratio).to(self._device), {}
         self._models.move_to_end(key)
         while len(self._models) > _MODELS:
             self._models.popitem(last=False)
@@ -209,3 +265,12 @@ class Workshop:
         if made.method.static:
             static(model)
         return model, scratch
+
+    def _grouped(self, job: TrainMany) -> Grouped:
+        """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""
+        first = job.jobs[0]
+        model, scratch = self._model(first.plan, first.state | first.own, first.ratio)
+        kept: Grouped | None = scratch.get(Grouped)
+        if kept is None or kept.room < len(job.jobs):
+            kept = scratch[Grouped] = Grouped(model, len(job.jobs), job.layout)
+        return kept

@@ -1,0 +1,127 @@
+"""How much faster cohorts train: the measurements behind ``cohort="auto"``.
+
+``python -m nestling.bench_cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
+are trained in turn, on one thread; what is compared is the medians of *processor* seconds, which a busy machine
+stretches less than those of the clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+
+from nestling.data import from_arrays
+from nestling.local import Local
+from nestling.local.grouped import Layout
+from nestling.nets import example
+from nestling.run.built import built
+from nestling.run.cohorts import Row, Table
+from nestling.run.config import Experiment, FleetSettings, Model
+from nestling.run.jobs import Train, TrainMany
+from nestling.run.likeness import likeness
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+SIZES = (2, 5, 10, 20)
+COMMAND = "python -m nestling.bench_cohorts > nestling/run/cohorts.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model at some widths, and the batch of local training."""
+
+    name: str
+    ratios: tuple[float, ...]
+    batch: int = 10
+    steps: int = 3
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_SMALL = {"depth": 2, "learn_steps": False}  # of a vision transformer
+CASES = (
+    Case("mlp", (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16), steps=8),
+    Case("mlp", (1, 1 / 4, 1 / 16), batch=50, steps=8),
+    Case("cnn", (1 / 2, 1 / 4, 1 / 8, 1 / 16)),
+    Case("cnn", (1 / 2, 1 / 4, 1 / 8, 1 / 16), batch=50, steps=1),
+    Case("preresnet18", (1 / 2, 1 / 4, 1 / 8, 1 / 16), steps=1),
+    Case("preresnet18", (1 / 4, 1 / 8, 1 / 16), batch=50, steps=1),
+    Case("vit-tiny", (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16), steps=1, options=_SMALL),
+    Case("vit-tiny", (1 / 4, 1 / 16), batch=50, steps=1, options=_SMALL),
+)
+
+
+def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: int = 5) -> Row:
+    """Train cohorts of some sizes and as many clients one by one, in turn, through the workshop that runs use."""
+    clients, share = max(sizes), case.batch * case.steps
+    random = torch.Generator().manual_seed(0)
+    shape = example(case.name, **case.options)[0].shape[1:]
+    inputs = torch.randn(clients * share, *shape, generator=random)
+    targets = torch.randint(10, (len(inputs),), generator=random)
+    experiment = Experiment(
+        method="heterofl",
+        options={"masked": False},
+        cohort=clients,
+        model=Model(name=case.name, options=case.options),
+        fleet=FleetSettings(clients=clients, per_round=clients, levels="a"),
+        local=Local(epochs=1, batch=case.batch),
+    )
+    made = setting(Blueprint(experiment, dataset=from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))))
+    workshop, plan = Workshop(made), made.submodel(ratio)
+    model = built(made, plan, ratio)
+    kind, width, layers = likeness(model)
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    jobs = tuple(Train(client, 1, ratio, plan, state, 0.01) for client in range(clients))
+    layout: Layout = "channels" if kind == "convolution" else "batch"
+
+    def alone(count: int) -> None:
+        for job in jobs[:count]:
+            workshop(job)
+
+    gains = {}
+    for size in sizes:
+        together = partial(workshop, TrainMany(jobs[:size], layout))
+        one, many = in_turn(partial(alone, size), together, repeats=repeats)
+        gains[size] = round(one / many, 2)
+    return Row(kind, width, layers, case.batch, gains)
+
+
+def in_turn(*actions: Callable[[], object], repeats: int) -> list[float]:
+    """The median processor seconds of actions that are run in turn."""
+    spent: list[list[float]] = [[] for _ in actions]
+    for action in actions:
+        action()
+    for _ in range(repeats):
+        for action, seconds in zip(actions, spent, strict=True):
+            start = time.process_time()
+            action()
+            seconds.append(time.process_time() - start)
+    return [statistics.median(seconds) for seconds in spent]
+
+
+def rows(cases: Sequence[Case] = CASES) -> Iterator[tuple[Case, float, Row]]:
+    """Measure every case at every width."""
+    for case in cases:
+        for ratio in case.ratios:
+            yield case, ratio, measured(case, ratio)
+
+
+def main() -> None:
+    """Print the table as JSON; what is being measured goes to stderr."""
+    torch.set_num_threads(1)
+    found = []
+    for case, ratio, row in rows():
+        print(f"{case.name} {ratio:g} batch {case.batch}: {row.gains}", file=sys.stderr, flush=True)
+        found.append(row)
+    print(msgspec.json.format(msgspec.json.encode(Table(COMMAND, found)), indent=1).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Training several clients of one shape as a single grouped network: for each, the same steps as alone.
+
+Every client keeps its own samples, shuffles, augmentation, dropout, gradient clip and optimiser state. Clients may have
+different numbers of samples: in a step where their batches differ in size, those of equal size go through the network
+together, so that no sample is padded and a norm sees a client's own batch alone. A client that has no batch left is out
+of the network and changes no more.
+
+In double precision the result is that of `nestling.local.train`; in single precision the last bits differ, as sums are
+taken in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nestling.errors import TrainingError
+from nestling.local.batches import batches
+from nestling.local.config import Local
+from nestling.local.grouped import Grouped
+from nestling.local.train import Progress, fresh_optimizer
+
+# (which members, the indices of a batch of each, all of one length) → inputs and targets of all, one after another
+Batch = Callable[[Sequence[int], Sequence[Tensor]], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One client of a cohort.
+
+    Attributes
+    ----------
+    state
+        The weights that it received.
+    samples
+        The indices of its samples, (samples,).
+    shuffle
+        Shuffles them.
+    dropout
+        What its dropout draws from.
+    labels
+        The classes it holds, where the loss is masked to them; else None.
+    """
+
+    state: Mapping[str, Tensor]
+    samples: Tensor
+    shuffle: torch.Generator
+    dropout: torch.Generator
+    labels: Tensor | None = None
+
+
+def train_together(
+    grouped: Grouped, members: Sequence[Member], batch: Batch, how: Local, *, lr: float, proximal: float = 0.0
+) -> list[tuple[dict[str, Tensor], Progress]]:
+    """Train all members of a cohort by cross-entropy.
+
+    Parameters
+    ----------
+    grouped
+        The network, for as many clients as there are members.
+    members
+        The clients.
+    batch
+        Gives the inputs and targets of some members' batches.
+    how, lr, proximal
+        As `nestling.local.train` takes them.
+
+    Returns
+    -------
+    list
+        For every member its weights after training, and how far that went.
+    """
+    work = [
+        list(chain.from_iterable(batches(one.samples, how.batch, one.shuffle) for _ in range(how.epochs)))
+        for one in members
+    ]
+    # those with most steps in front: whoever is done is at the end, and the network gets narrower
+    order = sorted(range(len(members)), key=lambda k: -len(work[k]))
+    members, work = [members[k] for k in order], [work[k] for k in order]
+    grouped.load([one.state for one in members])
+    grouped.net.train()
+    parameters = grouped.parameters()
+    start = [parameter.detach().clone() for parameter in parameters] if proximal else []
+    optimizer = fresh_optimizer(parameters, how, lr)
+    seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
+    active = len(members)
+    for step in range(len(work[0]) if work else 0):
+        now = [parts[step] for parts in work if len(parts) > step]
+        optimizer.zero_grad(set_to_none=True)
+        if len(now) < active:
+            active = len(now)
+            grouped.narrow(active)
+            start = [old[:active] for old in start]
+            _narrow(optimizer, active)
+        values, counts, hits = _losses(grouped, members[:active], now, partial(_ask, batch, order))
+        if start:
+            values = values + proximal / 2 * _distances(parameters, start)
+        values.sum().backward()
+        values = values.detach()  # lets go of the graph, which knows the shapes of this step
+        if how.clip:
+            _clip(parameters, how.clip)
+        optimizer.step()
+        seen[:active] += counts
+        total[:active] += values * counts
+        correct[:active] += hits
+    grouped.narrow(len(members))
+    norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
+    if not (total.isfinite().all() and norms.isfinite().all()):
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
+    sums = zip(seen.tolist(), total.tolist(), correct.tolist(), strict=True)
+    told = [Progress(int(count), loss, right) for count, loss, right in sums]
+    trained = dict(zip(order, zip(grouped.states(), told, strict=True), strict=True))
+    return [trained[k] for k in range(len(order))]
+
+
+def _ask(batch: Batch, order: Sequence[int], places: Sequence[int], chosen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Ask for batches by places in the network, which are not those that the caller knows."""
+    return batch([order[place] for place in places], chosen)
+
+
+def _losses(
+    grouped: Grouped, members: Sequence[Member], now: Sequence[Tensor], batch: Batch
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of every member on its batch of this step, its targets, and its right answers: (members,) each.
+
+    A loss is the mean over all targets, as that of `nestling.local.losses.entropy`; those that are −100 do not count.
+    """
+    by_size: dict[int, list[int]] = {}
+    for place, chosen in enumerate(now):
+        by_size.setdefault(len(chosen), []).append(place)
+    losses, counts, right = [], [], []
+    for size, places in by_size.items():
+        inputs, targets = batch(places, [now[place] for place in places])
+        inputs, targets = (joined.unflatten(0, (len(places), size)) for joined in (inputs, targets))
+        some = [members[place] for place in places]
+        rows = torch.tensor(places) if len(by_size) > 1 else None
+        logits = _masked(grouped.run(inputs, rows, [one.dropout for one in some]), [one.labels for one in some])
+        each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+        counts.append((targets >= 0).flatten(1).sum(1))
+        losses.append(each.flatten(1).sum(1) / counts[-1])
+        right.append((logits.detach().argmax(-1) == targets).flatten(1).sum(1))
+    if len(by_size) == 1:
+        return losses[0], counts[0], right[0]
+    back = torch.tensor(list(chain.from_iterable(by_size.values()))).argsort()
+    return torch.cat(losses)[back], torch.cat(counts)[back], torch.cat(right)[back]
+
+
+def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:
+    """Set the logits of classes that a client does not hold to zero, as `nestling.local.losses.masked` does."""
+    if all(held is None for held in labels):
+        return logits
+    absent = torch.zeros(len(labels), logits.shape[-1], dtype=torch.bool)
+    for row, held in zip(absent, labels, strict=True):
+        if held is not None:
+            row.fill_(True)[held] = False
+    return logits.masked_fill(absent.view(len(labels), *[1] * (logits.dim() - 2), -1), 0)
+
+
+def _distances(parameters: Sequence[nn.Parameter], start: Sequence[Tensor]) -> Tensor:
+    """Every client's squared distance from where it started (FedProx, Eq. 2)."""
+    return torch.stack(
+        [(new - old).square().flatten(1).sum(1) for new, old in zip(parameters, start, strict=True)]
+    ).sum(0)
+
+
+@torch.no_grad()
+def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
+    """Shorten the gradient of every client that is longer than `limit`, as `clip_grad_norm_` does for one."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return
+    squares = [torch.linalg.vector_norm(one, dim=tuple(range(1, one.dim()))) for one in gradients]
+    factors = (limit / (torch.linalg.vector_norm(torch.stack(squares), dim=0) + 1e-6)).clamp(max=1)
+    for one in gradients:
+        one.mul_(factors.view(-1, *[1] * (one.dim() - 1)))
+
+
+def _narrow(optimizer: torch.optim.Optimizer, clients: int) -> None:
+    """Let an optimiser forget all but the first clients."""
+    for kept in optimizer.state.values():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.dim():  # a counter of steps is everybody's
+                kept[name] = value[:clients]

@@ -1,0 +1,130 @@
+"""Whether a model can be trained in cohorts: found by trying, never assumed.
+
+Three clients with random weights and different numbers of samples are trained in double precision, one by one and as a
+grouped network; only where all tensors agree is a layout trusted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nestling.axes import AxisMap
+from nestling.cut import Plan
+from nestling.errors import first_line
+from nestling.local.cohort import Member, train_together
+from nestling.local.config import Local
+from nestling.local.grouped import Grouped, Layout, obstacle
+from nestling.local.learner import Learner
+from nestling.local.train import train
+
+SAMPLES = 5  # that a trial needs
+_CLIENTS = ((0, 1, 2, 3, 4), (4, 3, 2, 1), (1, 3))  # batches of 2 and 3; 2 and 2; 2 alone
+_HOW = Local(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
+_CLOSE = 1e-9  # an error in the sums of double precision is far below, one in the layout far above
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a trial: the layout that is right, or None and the reason."""
+
+    layout: Layout | None
+    reason: str = ""
+
+
+def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
+    """Find the layout in which a model can be trained in cohorts.
+
+    Parameters
+    ----------
+    model
+        The model of one client; it is not changed.
+    inputs, targets
+        Five samples, as the model reads them, and their classes.
+
+    Examples
+    --------
+    >>> verdict(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3), torch.zeros(5).long())
+    Verdict(layout='batch', reason='')
+    """
+    reason = obstacle(model)
+    if reason:
+        return Verdict(None, reason)
+    twin = copy.deepcopy(model).double().train()
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    random = torch.Generator().manual_seed(0)
+    states = [_random(twin, random) for _ in _CLIENTS]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            wanted = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
+    except Exception as problem:  # it will come again, with more to say, when a client trains
+        return Verdict(None, f"it cannot be trained alone: {first_line(problem)}")
+    convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in model.modules())
+    layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
+    for layout in layouts:
+        try:
+            found = _together(twin, states, layout, inputs, targets)
+        except Exception as problem:  # whatever a forward does with what it does not expect
+            reason = f"its forward cannot run for several clients: {first_line(problem)}"
+            continue
+        if all(_close(one, other) for one, other in zip(found, wanted, strict=True)):
+            return Verdict(layout)
+        reason = "its forward mixes clients"
+    return Verdict(None, reason)
+
+
+def _random(model: nn.Module, random: torch.Generator) -> dict[str, Tensor]:
+    """The model's own state with noise, so that no two clients, and no two entries, are alike."""
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name, tensor in state.items():
+        if tensor.is_floating_point():
+            noise = torch.randn(tensor.shape, generator=random, dtype=torch.float64)
+            tensor.add_(noise.abs() if name.endswith("running_var") else 0.1 * noise)
+    return state
+
+
+def _alone(
+    model: nn.Module, state: dict[str, Tensor], client: int, inputs: Tensor, targets: Tensor
+) -> dict[str, Tensor]:
+    model.load_state_dict(state)
+    learner = Learner(model, AxisMap({}, {}, {}, {}), Plan(), 1.0, None, np.random.default_rng(0))
+    torch.manual_seed(client)
+    train(
+        learner,
+        torch.tensor(_CLIENTS[client]),
+        lambda chosen: (inputs[chosen], targets[chosen]),
+        _HOW,
+        lr=_HOW.lr,
+        generator=torch.Generator().manual_seed(client),
+    )
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _together(
+    model: nn.Module, states: list[dict[str, Tensor]], layout: Layout, inputs: Tensor, targets: Tensor
+) -> list[dict[str, Tensor]]:
+    members = [
+        Member(
+            state,
+            torch.tensor(_CLIENTS[client]),
+            torch.Generator().manual_seed(client),
+            torch.Generator().manual_seed(client),
+        )
+        for client, state in enumerate(states)
+    ]
+
+    def batch(_: Sequence[int], chosen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        joined = torch.cat(list(chosen))
+        return inputs[joined], targets[joined]
+
+    trained = train_together(Grouped(model, len(states), layout), members, batch, _HOW, lr=_HOW.lr)
+    return [state for state, _ in trained]
+
+
+def _close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.allclose(one[name], wanted, rtol=_CLOSE, atol=_CLOSE) for name, wanted in other.items())

@@ -1,0 +1,37 @@
+"""Sub-models as clients train them: built once per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import nn
+
+from nestling.cut import Plan, submodel
+from nestling.local.norms import static
+from nestling.local.scaler import scale
+from nestling.run.likeness import likeness
+from nestling.run.setting import Setting
+
+_CHANNELS_LAST = 100  # channels, on the mean, up to which convolutions are faster so (docs/performance.md)
+
+
+def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
+    """What two clients must have in common for one module to serve both."""
+    sizes = tuple((name, sum(stop - start for start, stop in runs)) for name, runs in plan.runs.items())
+    return sizes, plan.blocks, ratio if setting.method.scaler else None
+
+
+def built(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
+    """Build the sub-model of a plan, ready to be given weights and trained."""
+    model = submodel(setting.model, setting.cut_axes, plan)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in setting.frozen)
+    if setting.method.scaler:
+        scale(model, setting.axes, ratio)
+    if setting.method.static:
+        static(model)
+    kind, width, _ = likeness(model)
+    if kind == "convolution" and width <= _CHANNELS_LAST:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model

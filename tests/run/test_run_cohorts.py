@@ -1,0 +1,193 @@
+"""Cohorts in rounds: who trains together depends on the round alone, and comes to what training alone comes to."""
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_cases import same_state, small
+
+from nestling.engines import Failure, LocalEngine
+from nestling.errors import ConfigError, TrainingError
+from nestling.local import Local
+from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
+from nestling.run.cohorts import groups, table
+from nestling.run.jobs import TrainMany
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
+FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
+ADAM = Local(optimizer="adam", lr=0.01, epochs=1, batch=20)
+WORDS = {
+    "model": Model(name="transformer-nwp", options={"width": 8, "heads": 2, "hidden": 8, "depth": 1}),
+    "data": Data(name="words", partition="user", most_per_client=4),
+}
+LAWS = settings(deadline=None, derandomize=True, max_examples=20, database=None)
+
+
+def divided(experiment, round=1, **own):
+    made = setting(Blueprint(experiment, **own))
+    clients = made.sample(round)
+    ratios = {client: made.level(client, round).ratio for client in clients}
+    plans = {client: made.method.plan(made.turn(client, ratios[client], round)) for client in clients}
+    return clients, ratios, groups(made, clients, plans, ratios)
+
+
+def test_the_number_of_workers_changes_no_bit():
+    experiment = small(method="fed-dropout", rounds=2, data=CLASSES, fleet=FLEET)
+    many = [experiment.with_settings([f"workers={workers}"]) for workers in (1, 2, 8)]
+    dealt = [divided(one)[2] for one in many]
+    assert any(one.layout for one in dealt[0])
+    assert dealt[0] == dealt[1] == dealt[2]
+    one, two = map(run, many[:2])
+    assert same_state(one.state, two.state)
+    assert json.dumps(one.rounds) == json.dumps(two.rounds)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("heterofl", {}),
+        ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
+        ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
+        ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
+        ("heterofl", WORDS),
+        ("nefl", {"model": Model(name="resnet18", options={"widths": [8, 8, 8, 8], "learn_steps": False})}),
+    ],
+)
+def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
+    together, alone = (
+        run(small(**{"method": method, "rounds": 1, "data": CLASSES, "fleet": FLEET, "cohort": cohort} | changes))
+        for cohort in (3, "off")
+    )
+    for name, tensor in alone.state.items():
+        torch.testing.assert_close(together.state[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+    one, other = together.rounds[0], alone.rounds[0]
+    assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
+    assert one["clients"] == other["clients"] == 8
+    assert one["bytes_up"] == other["bytes_up"]
+    if method != "lg-fedavg":
+        assert not same_state(together.state, alone.state), "nothing was trained together"
+
+
+@LAWS
+@given(st.integers(1, 60), st.one_of(st.integers(1, 20), st.sampled_from(["auto", "off"])), st.integers(0, 9))
+def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
+    clients, ratios, found = divided(
+        small(
+            seed=seed,
+            model=Model(name="mlp", options={"widths": [8, 8]}),
+            fleet=FleetSettings(clients=60, per_round=per_round, levels="a-c"),
+            cohort=cohort,
+        )
+    )
+    members = [client for one in found for client in one.clients]
+    assert sorted(members) == sorted(clients)
+    most = {"off": 1, "auto": 20}.get(cohort, cohort)
+    for one in found:
+        assert len({ratios[client] for client in one.clients}) == 1
+        assert 1 <= len(one.clients) <= most
+        assert (one.layout is None) == (len(one.clients) == 1)
+    firsts = [min(clients.index(client) for client in one.clients) for one in found]
+    assert firsts == sorted(firsts)
+    for ratio in set(ratios.values()):  # of one shape, all cohorts are of nearly the same size
+        sizes = [len(one.clients) for one in found if ratios[one.clients[0]] == ratio]
+        assert max(sizes) - min(sizes) <= 1
+    if isinstance(cohort, int) and cohort > 1:
+        assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / cohort) for r in set(ratios.values()))
+
+
+def test_cohorts_hold_clients_of_like_numbers_of_samples():
+    experiment = small(
+        data=Data(name="digits", samples=400, partition="dirichlet", alpha=0.3, minimum=2),
+        fleet=FleetSettings(clients=12, per_round=12, levels="a"),
+        cohort=4,
+    )
+    made = setting(Blueprint(experiment))
+    counts = [[len(made.partition.train[client]) for client in one.clients] for one in divided(experiment)[2]]
+    ranges = sorted((min(part), max(part)) for part in counts)
+    assert len(ranges) == 3
+    assert all(high <= low for (_, high), (low, _) in pairwise(ranges))
+
+
+def test_wide_models_and_other_losses_train_one_by_one():
+    fleet = FleetSettings(clients=12, per_round=12, levels="a")
+    wide = small(fleet=fleet, model=Model(name="cnn"))
+    assert not any(one.layout for one in divided(wide)[2])
+    narrow = small(fleet=fleet, model=Model(name="cnn", options={"widths": [4, 8, 8, 16]}))
+    assert all(one.layout == "channels" for one in divided(narrow)[2])
+    assert not any(one.layout for one in divided(small(fleet=fleet, method="fjord", cohort=4))[2])
+    made = setting(Blueprint(small(fleet=fleet)))
+    keeping = replace(made.method, remember=lambda learner, sent: {})
+    assert not any(one.layout for one in divided(small(fleet=fleet, cohort=4), method=keeping)[2])
+
+
+def test_the_table_was_measured():
+    found = table()
+    assert "bench_cohorts" in found.command
+    assert {row.kind for row in found.rows} == {"perceptron", "convolution", "transformer"}
+    assert all(set(row.gains) == {2, 5, 10, 20} for row in found.rows)
+
+
+def test_a_cohort_whose_worker_died_drops_its_clients():
+    made = setting(Blueprint(small(fleet=FLEET, cohort=3)))
+
+    class Unlucky(LocalEngine):
+        def work(self, jobs, sizes=None):
+            lost = next(k for k, job in enumerate(jobs) if isinstance(job, TrainMany))
+            self.lost = len(jobs[lost].jobs)
+            for k, result in enumerate(super().work(jobs, sizes)):
+                yield Failure(k, "its worker ended 2 times") if k == lost else result
+
+    ticks = []
+    engine = Unlucky(partial(Workshop, made))
+    _, told = play(made, Server.start(made, None), engine, lambda: ticks.append(1))
+    assert told["dropped"] == engine.lost > 1
+    assert told["clients"] == 8 - engine.lost
+    assert 8 - engine.lost <= len(ticks) <= 8
+
+
+def test_errors_name_the_client():
+    with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
+        run(small(fleet=FLEET, cohort=4, local=Local(lr=1e30, epochs=2, batch=20, clip=0)))
+    with pytest.raises(TrainingError, match=r"client \d+ has a single sample"):
+        run(small(data=Data(name="digits", samples=12), fleet=replace_fleet(clients=12, per_round=12), cohort=4))
+
+
+def replace_fleet(**changes):
+    return FleetSettings(**{"levels": "a", **changes})
+
+
+def test_a_resumed_run_keeps_its_cohorts(tmp_path):
+    experiment = small(rounds=4, checkpoint=1, data=CLASSES, fleet=FLEET, cohort=3)
+    whole = run(experiment)
+
+    class Enough(Exception):
+        pass
+
+    class Stop:
+        def __getattr__(self, name):
+            return lambda *_: None
+
+        def round(self, told):
+            if told["round"] == 2:
+                raise Enough
+
+    with pytest.raises(Enough):
+        run(experiment, out=tmp_path / "run", watcher=Stop())
+    assert "cohort = 3" in (tmp_path / "run" / "config.toml").read_text()
+    assert same_state(resume(tmp_path / "run").state, whole.state)
+
+
+@pytest.mark.parametrize("value", ["on", "0", "-3", "2.5"])
+def test_a_cohort_that_cannot_be_is_refused(value):
+    with pytest.raises(ConfigError, match="cohort"):
+        Experiment().with_settings([f"cohort={value}"])
