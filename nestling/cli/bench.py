@@ -2,41 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from nestling.cli.screen import print_json, print_table, working
+from nestling.cli.screen import out, print_json, print_table, working
+from nestling.errors import ConfigError
 
 
 def bench_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    parts: Annotated[list[str] | None, typer.Argument(help="The parts to measure; all of them by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, single repeats: means little.")] = False,
+    read: Annotated[Path | None, typer.Option(help="Print a file that --json wrote, and measure nothing.")] = None,
 ) -> None:
     """Measure speed and memory of this machine as ratios, side by side in one run.
 
-    Takes about a minute. Leave the machine alone meanwhile: ratios bear some noise, not any amount.
+    Takes some minutes. Leave the machine alone meanwhile: ratios bear some noise, not any amount.
     """
-    rows = []
-    with working("starting"):
-        from nestling.bench import FIGURES  # noqa: PLC0415
-    for what, measure in FIGURES.items():
-        with working(f"measuring {what}"):
-            rows += list(measure())
+    found = _measured(parts or [], quick) if read is None else _read(read)
     if as_json:
-        print_json([asdict(row) for row in rows])
-        return
-    print_table(
-        {"": "left", "measured": "right", "bound": "right", "kept": "left", "note": "left"},
-        [
-            [
-                row.name,
-                f"{row.value:.2f} {row.unit}",
-                row.bound,
-                ("yes" if row.ok else "no") if row.bound else "",
-                row.note,
-            ]
-            for row in rows
-        ],
-        caption="medians of interleaved repeats, one thread",
-    )
+        print_json(found)
+    elif as_markdown:
+        from nestling.bench import markdown  # noqa: PLC0415
+
+        out().print(markdown(found))
+    else:
+        _show(found)
+
+
+def _measured(names: list[str], quick: bool) -> dict[str, Any]:
+    with working("starting"):
+        from nestling.bench import chosen, measure, report  # noqa: PLC0415
+
+        parts = chosen(names)
+    found = {}
+    for name, part in parts.items():
+        with working(f"measuring {name}"):
+            found[name] = measure(part, quick)
+    return report(found, quick)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found["parts"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise ConfigError(f"{str(path)!r} is not what 'nestling bench --json' prints: {problem}") from None
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    from nestling.bench import cells, facts  # noqa: PLC0415
+
+    for header, rows, note in cells(found):
+        print_table(
+            {name: "left" if place == 0 or name in ("kept", "note") else "right" for place, name in enumerate(header)},
+            rows,
+            caption=note,
+        )
+    out().print(facts(found), style="dim")

@@ -132,7 +132,7 @@ def test_wide_models_and_other_losses_train_one_by_one():
 
 def test_the_table_was_measured():
     found = table()
-    assert "bench_cohorts" in found.command
+    assert "bench.cohorts" in found.command
     assert {row.kind for row in found.rows} == {"perceptron", "convolution", "transformer"}
     assert all(set(row.gains) == {2, 5, 10, 20} for row in found.rows)
 

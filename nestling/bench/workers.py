@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nestling.bench.apart import apart
+from nestling.bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.local import Local
@@ -27,9 +29,20 @@ from nestling.run.workshop import Workshop
 MODEL, BATCH, WORKERS = "resnet18", 10, 2
 
 
-def round_and_tell_peak(method: str, levels: str, clients: int) -> None:
-    """Play a round of `clients` clients with two steps each, and print the most memory (KiB) that took."""
-    torch.set_num_threads(1)
+def workers(quick: bool = False) -> Iterator[Figure]:
+    """Peak memory of rounds of 100 clients on two workers, against the model and what training takes, twice."""
+    model = sum(tensor.nbytes for tensor in build(MODEL).state_dict().values()) / 2**20
+    training = apart(training_peak) / 1024
+    aim = 2 * (model + 2 * training)
+    clients = 4 if quick else 100
+    for method, levels in (("heterofl", "a-b-c-d-e"), ("fed-dropout", "b-c-d-e")):
+        peak = apart(round_peak, method, levels, clients) / 1024
+        note = f"beyond idle programs; the model has {model:.0f} MiB, a training of it alone {training:.0f}"
+        yield Figure(f"memory of a round of {clients}, {method}", peak, "MiB", f"≤ {aim:.0f}", peak <= aim, note)
+
+
+def round_peak(method: str, levels: str, clients: int) -> int:
+    """Play a round of `clients` clients with two steps each; return the most memory (KiB) that took."""
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (clients * 2 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=draw)
     labels = torch.arange(len(images)) % 10
@@ -43,13 +56,13 @@ def round_and_tell_peak(method: str, levels: str, clients: int) -> None:
     made = setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:50], labels[:50]))))
     engine = LocalEngine(partial(Workshop, made), WORKERS)
     server = Server.start(made, None)
-    print(_most(lambda: play(made, server, engine)) - programs)
+    most = _most(lambda: play(made, server, engine)) - programs
     engine.close()
+    return most
 
 
-def training_and_tell_peak() -> None:
-    """Train the whole model alone, and print the memory (KiB) that this and the model took."""
-    torch.set_num_threads(1)
+def training_peak() -> int:
+    """Train the whole model alone; return the memory (KiB) that this and the model took."""
     programs = _memory()
     model = build(MODEL)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
@@ -61,7 +74,7 @@ def training_and_tell_peak() -> None:
             torch.nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
 
-    print(_most(steps) - programs)
+    return _most(steps) - programs
 
 
 def _make_idle() -> Callable[[Any], None]:

@@ -1,6 +1,6 @@
 """How much faster cohorts train: the measurements behind ``cohort="auto"``.
 
-``python -m nestling.bench_cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
+``python -m nestling.bench.cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
 are trained in turn, on one thread; what is compared is the medians of *processor* seconds, which a busy machine
 stretches less than those of the clock.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import torch
 
+from nestling.bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.local import Local
 from nestling.local.grouped import Layout
@@ -31,7 +32,7 @@ from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 
 SIZES = (2, 5, 10, 20)
-COMMAND = "python -m nestling.bench_cohorts > nestling/run/cohorts.json"
+COMMAND = "python -m nestling.bench.cohorts > nestling/run/cohorts.json"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,15 @@ def rows(cases: Sequence[Case] = CASES) -> Iterator[tuple[Case, float, Row]]:
     for case in cases:
         for ratio in case.ratios:
             yield case, ratio, measured(case, ratio)
+
+
+def cohorts(quick: bool = False) -> Iterator[Figure]:
+    """Clients of one shape trained together against one by one, in processor seconds; the whole table takes minutes."""
+    for name, ratio in (("mlp", 1 / 4), ("cnn", 1 / 16)):
+        case = next(case for case in CASES if case.name == name)
+        gain = measured(case, ratio, sizes=(10,), repeats=1 if quick else 5).gains[10]
+        what = f"ten clients of {name} at {ratio:g} as one cohort"
+        yield Figure(what, gain, "× one by one", "≥ 1.2", gain >= 1.2, f"all: {COMMAND}")
 
 
 def main() -> None:

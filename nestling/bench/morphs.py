@@ -1,0 +1,88 @@
+"""FedMorph: what a morph of ResNet8 costs, against the local training between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from nestling.bench.figure import Figure
+from nestling.bench.timing import side_by_side
+from nestling.data import from_arrays
+from nestling.engines import LocalEngine
+from nestling.local import Local
+from nestling.methods.between import Between
+from nestling.run import Experiment, FleetSettings, Model
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, Setting, setting
+from nestling.run.workshop import Workshop
+from nestling.seeds import derive
+
+_SAMPLES = 600  # of a client, as MNIST has for 100 of them
+_SERVER = 0.625  # of all samples here: 10,000 unlabelled ones beside the 6,000 of ten clients
+_PART = 20  # measured on a twentieth of the samples
+
+
+def morphs(quick: bool = False) -> Iterator[Figure]:
+    """A distillation of ResNet8 in the paper's setting, against ten rounds of ten clients with the whole ResNet8."""
+    client = _SAMPLES // (_PART * (10 if quick else 1))
+    made = _setting("fedmorph", {"ratio": 0.1, "epochs": 2, "every": 1}, client)
+    server = Server.start(made, None)
+    whole, small = _setting("fedavg", {}, client), _setting("fedmorph", {"ratio": 0.1, "every": 0}, client)
+    actions = [partial(_morph, made, server), partial(_round, whole), partial(_round, small)]
+    distilled, fedavg, fedmorph = side_by_side(*actions, repeats=1 if quick else 3)
+    ratio, beside = distilled / (10 * fedavg), distilled / (10 * fedmorph)
+    yield Figure(
+        "distillation of ResNet8",
+        ratio,
+        "× ten rounds of local training",
+        "< 1",
+        ratio < 1,
+        f"of the whole network; against ten rounds with the small one, 1 % of its parameters: {beside:.1f}",
+    )
+
+
+def _setting(method: str, options: dict[str, object], client: int) -> Setting:
+    """Ten clients, all of them in every round, and a server with unlabelled samples."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (round(10 * client / (1 - _SERVER)), 1, 28, 28), dtype=torch.uint8, generator=draw)
+    labels = torch.arange(len(images)) % 10
+    experiment = Experiment(
+        method=method,
+        options=options,
+        rounds=1000,
+        cohort="off",
+        model=Model(name="resnet8"),
+        fleet=FleetSettings(clients=10, per_round=10, levels="a"),
+        local=Local(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
+    ).with_settings([f"data.unlabelled={_SERVER}"])
+    return setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:10], labels[:10]))))
+
+
+def _morph(made: Setting, server: Server) -> None:
+    assert made.method.between is not None
+    made.method.between(
+        Between(
+            model=made.model,
+            axes=made.axes,
+            parameters=made.parameters,
+            before=server.state,
+            state=server.state,
+            gathered=server.tally.weights,
+            notes=server.notes,
+            round=1,
+            rounds=2,
+            clients=10,
+            inputs=made.unlabelled,
+            ready=made.images.ready,
+            local=made.experiment.local,
+            lr=0.1,
+            seed=derive(0, "bench"),
+        )
+    )
+
+
+def _round(made: Setting) -> None:
+    play(made, Server.start(made, None), LocalEngine(partial(Workshop, made)))

@@ -1,0 +1,69 @@
+"""The parts of the benchmark by name, and how some of them are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from nestling.bench.apart import machine
+from nestling.bench.cohorts import cohorts
+from nestling.bench.figure import Figure, Table
+from nestling.bench.memory import memory
+from nestling.bench.merges import merges
+from nestling.bench.morphs import morphs
+from nestling.bench.populations import populations
+from nestling.bench.submodels import submodels
+from nestling.bench.traces import traces
+from nestling.bench.workers import workers
+from nestling.errors import ConfigError, nearest
+
+Part = Callable[[bool], Iterator[Figure | Table]]
+THREADS = 1  # of every program, unless what is measured says otherwise
+PARTS: dict[str, Part] = {
+    "merges": merges,
+    "memory": memory,
+    "traces": traces,
+    "sub-models": submodels,
+    "populations": populations,
+    "workers": workers,
+    "cohorts": cohorts,
+    "morphs": morphs,
+}
+
+
+def chosen(names: Sequence[str]) -> dict[str, Part]:
+    """Return the parts of some names, or all where none is given.
+
+    >>> list(chosen(["traces"]))
+    ['traces']
+    >>> chosen(["trace"])
+    Traceback (most recent call last):
+        ...
+    nestling.errors.ConfigError: there is no part 'trace' of the benchmark; did you mean 'traces'?
+    """
+    for name in names:
+        if name not in PARTS:
+            raise ConfigError(f"there is no part {name!r} of the benchmark{nearest(name, PARTS)}")
+    return {name: PARTS[name] for name in names or PARTS}
+
+
+def measure(part: Part, quick: bool = False) -> dict[str, Any]:
+    """Measure a part; return its figures and its tables as plain values."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        found = list(part(quick))
+    finally:
+        torch.set_num_threads(before)
+    return {
+        "figures": [asdict(one) for one in found if isinstance(one, Figure)],
+        "tables": [asdict(one) for one in found if isinstance(one, Table)],
+    }
+
+
+def report(parts: Mapping[str, Any], quick: bool = False) -> dict[str, Any]:
+    """Return what was measured, with what it depends on."""
+    return {"machine": {**machine(), "threads": THREADS}, "quick": quick, "parts": dict(parts)}

@@ -1,0 +1,75 @@
+"""Populations: setting up 342,477 clients that hold text, and rounds of a few of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from nestling.bench.apart import apart, most_memory
+from nestling.bench.figure import Figure
+from nestling.bench.timing import side_by_side
+from nestling.data.made_words import USERS as POPULATION
+from nestling.engines import LocalEngine
+from nestling.local import Local
+from nestling.run import Data, Experiment, FleetSettings, Model
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+
+def populations(quick: bool = False) -> Iterator[Figure]:
+    """Setting up 342,477 clients that hold text, and rounds of 200 of them against those of a small population."""
+    told = apart(set_up_and_tell)
+    seconds, more, most = told["seconds"], told["more"], told["most"]
+    yield Figure("set-up of 342,477 clients", seconds, "s", "≤ 5", seconds <= 5, "made-up sentences")
+    note = f"beyond what is imported before; the whole program has {most / 1024:.0f} MiB"
+    yield Figure("memory of that set-up", more / 1024, "MiB", "≤ 286 (300 MB)", more * 1024 <= 300e6, note)
+    drawn, repeats = (5, 1) if quick else (200, 5)
+    rounds = (_rounds(clients, drawn) for clients in (1000, POPULATION))
+    small, large = side_by_side(*rounds, repeats=repeats)
+    ratio = large / small
+    yield Figure(
+        f"round of {drawn} clients of 342,477",
+        ratio,
+        "× of 1,000",
+        "0.9 to 1.1",
+        0.9 <= ratio <= 1.1,
+        f"{large:.2f} s; of users who write alike",
+    )
+
+
+def _words(clients: int, drawn: int) -> Experiment:
+    fleet = FleetSettings(clients=clients, per_round=drawn, levels="a-b-c-d-e")
+    model = Model(name="transformer-nwp", options={"width": 64, "hidden": 128, "depth": 1})
+    data = Data(name="words", partition="user", most_per_client=4)  # all have as many, so rounds differ in nothing else
+    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=Local(epochs=1, batch=4))
+
+
+def _rounds(clients: int, drawn: int) -> Callable[[], None]:
+    """A function that plays the next round of an experiment with a population of so many."""
+    made = setting(Blueprint(_words(clients, drawn)))
+    engine = LocalEngine(partial(Workshop, made))
+    servers = [Server.start(made, None)]
+
+    def play_next() -> None:
+        after, _ = play(made, servers.pop(), engine)
+        servers.append(after)
+
+    return play_next
+
+
+def set_up_and_tell() -> dict[str, float]:
+    """Set up an experiment with 342,477 clients: tell the seconds that took, and the most memory that there was.
+
+    Memory (KiB) is told as that of the whole program, and as how much more that is than before.
+    """
+    before = most_memory()
+    start = time.perf_counter()
+    made = setting(Blueprint(_words(POPULATION, 200)))
+    made.level(POPULATION - 1, 1)
+    made.sample(1)
+    spent = time.perf_counter() - start
+    most = most_memory()
+    return {"seconds": spent, "most": most, "more": most - before}
