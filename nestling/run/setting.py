@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from nestling.axes import AxisMap, trace
-from nestling.cut import Cost, Plan, cost, plan, submodel
+from nestling.axes import AxisMap
+from nestling.cut import Cost, Plan, cost
 from nestling.cut.extract import cuts
-from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
-from nestling.errors import ConfigError, nearest
+from nestling.data import Dataset, Partition, Text
+from nestling.errors import ConfigError
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
-from nestling.imported import imported
 from nestling.local import Words
 from nestling.local.norms import batch_norms
 from nestling.methods import Method, Turn, make
-from nestling.nets import MODELS, build
-from nestling.nets.pretrained import start_from
 from nestling.run.config import Experiment
+from nestling.run.model import traced_model
 from nestling.run.rows import thawed, token_axes
-from nestling.run.texts import blind, deal, follows, held_out, open_text
-from nestling.seeds import derive, numpy_stream, torch_stream
+from nestling.run.shares import dealt, opened
+from nestling.run.texts import held_out
+from nestling.seeds import derive, torch_stream
 
 _OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
 
@@ -282,17 +280,13 @@ def setting(blueprint: Blueprint) -> Setting:
     """Build the setting of an experiment, and find before any work what cannot be."""
     experiment = blueprint.experiment
     method = blueprint.method or make(experiment.method, experiment.options)
-    dataset = blueprint.dataset or (open_text(experiment) if experiment.data.name in TEXTS else _dataset(experiment))
-    if experiment.data.resize:
-        if isinstance(dataset, Text):
-            raise ConfigError(f"data.resize is for images, and {dataset.name} is a text")
-        dataset = replace(dataset, resize=experiment.data.resize)
-    shares, validation, unlabelled = _data(blueprint, dataset)
+    dataset = opened(experiment, blueprint.dataset)
+    shares, validation, unlabelled = dealt(experiment, dataset, blueprint.partition)
     if len(shares.train) != experiment.fleet.clients:
         raise ConfigError(
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
-    model, axes, started = _model(blueprint, dataset)
+    model, axes, started = traced_model(experiment, dataset, blueprint.model)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
     made = Setting(experiment, method, model, axes, dataset, shares, validation, unlabelled, fleet, started)
@@ -314,94 +308,3 @@ def setting(blueprint: Blueprint) -> Setting:
             f"not {how.optimizer} and {how.weighting}"
         )
     return made
-
-
-def _data(blueprint: Blueprint, dataset: Dataset | Text) -> tuple[Partition, Tensor, Tensor]:
-    """The shares of clients, and the samples kept back: to choose the best round by, and for the server."""
-    experiment = blueprint.experiment
-    if isinstance(dataset, Text):
-        validation = torch.arange(len(held_out(experiment, dataset, "validation")))
-        return blueprint.partition or deal(experiment, dataset), validation, torch.empty(0)
-    kept, validation, unlabelled = _split(experiment, dataset)
-    shares = blueprint.partition or _partition(experiment, dataset, kept)
-    empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
-    if empty is not None:
-        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
-    return shares, validation, unlabelled
-
-
-def _dataset(experiment: Experiment) -> Dataset:
-    dataset = load(experiment.data.name, experiment.data.dir or None)
-    if experiment.data.augment != "default":
-        dataset = replace(dataset, augment=experiment.data.augment)
-    return dataset
-
-
-def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers of the training samples in use and of those kept back for validation, and unlabelled samples."""
-    order = numpy_stream(experiment.seed, "split").permutation(len(dataset.inputs))
-    if experiment.data.samples > len(order):
-        raise ConfigError(f"data.samples is {experiment.data.samples}, but {dataset.name} has {len(order)}")
-    order = order[: experiment.data.samples or None]
-    first = int(len(order) * experiment.data.validation)
-    second = first + int(len(order) * experiment.data.unlabelled)
-    validation, given, kept = (
-        torch.from_numpy(part).sort().values for part in (order[:first], order[first:second], order[second:])
-    )
-    return kept, validation, dataset.test_inputs if experiment.data.unlabelled_test else dataset.inputs[given]
-
-
-def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partition:
-    part = dataset
-    if len(kept) < len(dataset.inputs):
-        users = None if dataset.users is None else dataset.users[kept]
-        part = replace(dataset, inputs=dataset.inputs[kept], targets=dataset.targets[kept], users=users)
-    shares = partition(
-        part,
-        experiment.fleet.clients,
-        experiment.data.partition,
-        classes_per_client=experiment.data.classes_per_client or None,
-        alpha=experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
-        minimum=experiment.data.minimum,
-        seed=experiment.seed,
-    )
-    return replace(shares, train=tuple(kept[samples] for samples in shares.train))
-
-
-def _model(blueprint: Blueprint, dataset: Dataset | Text) -> tuple[nn.Module, AxisMap, str]:
-    settings, example = blueprint.experiment.model, dataset.example(2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(blueprint.experiment.seed, "model"))
-        model = blueprint.model if blueprint.model is not None else _build(settings.name, settings.options, dataset)
-    started = start_from(model, settings.weights).summary() if settings.weights else ""
-    if isinstance(dataset, Text):
-        blind(model, dataset, settings.name)
-    axes = trace(model, example)
-    if settings.width < 1:
-        model = submodel(model, axes, plan(axes, settings.width))
-        axes = trace(model, example)
-    return model, axes, started
-
-
-def _build(name: str, options: dict[str, Any], dataset: Dataset | Text) -> nn.Module:
-    """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
-    if isinstance(dataset, Text):
-        known = follows(dataset)
-    else:
-        known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
-    if ":" in name:
-        factory = imported(name, "model", ConfigError)
-        takes = inspect.signature(factory).parameters
-        made = factory(**{**{key: value for key, value in known.items() if key in takes}, **options})
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"the model {name!r} is a {type(made).__name__}, not an nn.Module")
-        return made
-    if name not in MODELS:
-        raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
-    usual = MODELS[name].options
-    if isinstance(dataset, Text) != bool(MODELS[name].tokens):
-        kind = "words" if MODELS[name].tokens else "numbers"
-        raise ConfigError(f"the model {name} reads {kind}, which {dataset.name} is not made of")
-    if usual.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
-        known.pop("positions", None)
-    return build(name, **{**{key: value for key, value in known.items() if key in usual}, **options})

@@ -1,0 +1,73 @@
+"""The data of an experiment: opened, dealt out to clients, and what is kept back of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
+from nestling.errors import ConfigError
+from nestling.run.config import Experiment
+from nestling.run.texts import deal, held_out, open_text
+from nestling.seeds import numpy_stream
+
+
+def opened(experiment: Experiment, own: Dataset | Text | None = None) -> Dataset | Text:
+    """Return the data that an experiment names, or the caller's own, as its settings want it."""
+    data = experiment.data
+    dataset = own or (open_text(experiment) if data.name in TEXTS else load(data.name, data.dir or None))
+    if isinstance(dataset, Text):
+        if data.resize:
+            raise ConfigError(f"data.resize is for images, and {dataset.name} is a text")
+        return dataset
+    if own is None and data.augment != "default":
+        dataset = replace(dataset, augment=data.augment)
+    return replace(dataset, resize=data.resize) if data.resize else dataset
+
+
+def dealt(
+    experiment: Experiment, dataset: Dataset | Text, own: Partition | None = None
+) -> tuple[Partition, Tensor, Tensor]:
+    """Return the shares of clients, and the samples kept back: to choose the best round by, and for the server."""
+    if isinstance(dataset, Text):
+        validation = torch.arange(len(held_out(experiment, dataset, "validation")))
+        return own or deal(experiment, dataset), validation, torch.empty(0)
+    kept, validation, unlabelled = _split(experiment, dataset)
+    shares = own or _partition(experiment, dataset, kept)
+    empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
+    if empty is not None:
+        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
+    return shares, validation, unlabelled
+
+
+def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of the training samples in use and of those kept back for validation, and unlabelled samples."""
+    order = numpy_stream(experiment.seed, "split").permutation(len(dataset.inputs))
+    if experiment.data.samples > len(order):
+        raise ConfigError(f"data.samples is {experiment.data.samples}, but {dataset.name} has {len(order)}")
+    order = order[: experiment.data.samples or None]
+    first = int(len(order) * experiment.data.validation)
+    second = first + int(len(order) * experiment.data.unlabelled)
+    validation, given, kept = (
+        torch.from_numpy(part).sort().values for part in (order[:first], order[first:second], order[second:])
+    )
+    return kept, validation, dataset.test_inputs if experiment.data.unlabelled_test else dataset.inputs[given]
+
+
+def _partition(experiment: Experiment, dataset: Dataset, kept: Tensor) -> Partition:
+    part = dataset
+    if len(kept) < len(dataset.inputs):
+        users = None if dataset.users is None else dataset.users[kept]
+        part = replace(dataset, inputs=dataset.inputs[kept], targets=dataset.targets[kept], users=users)
+    shares = partition(
+        part,
+        experiment.fleet.clients,
+        experiment.data.partition,
+        classes_per_client=experiment.data.classes_per_client or None,
+        alpha=experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
+        minimum=experiment.data.minimum,
+        seed=experiment.seed,
+    )
+    return replace(shares, train=tuple(kept[samples] for samples in shares.train))
