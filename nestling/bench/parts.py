@@ -13,6 +13,7 @@ from nestling.bench.figure import Figure, Table
 from nestling.bench.memory import memory
 from nestling.bench.merges import merges
 from nestling.bench.populations import populations
+from nestling.bench.rounds import rounds
 from nestling.bench.submodels import submodels
 from nestling.bench.traces import traces
 from nestling.errors import ConfigError, nearest
@@ -25,6 +26,7 @@ PARTS: dict[str, Part] = {
     "traces": traces,
     "sub-models": submodels,
     "populations": populations,
+    "rounds": rounds,
 }
 
 
