@@ -22,6 +22,7 @@ from typing import IO, Any
 from nestling.errors import RunError
 
 PATIENCE = 600.0  # seconds that a turn, or getting ready, may take
+LAST_WORDS = 60.0  # seconds that a program may take to end
 Medians = dict[str, float]
 Turn = Callable[[], dict[str, float]]
 
@@ -90,7 +91,7 @@ class Contestant:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(LAST_WORDS)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)  # its own session, with all that it started
             self._process.wait()
