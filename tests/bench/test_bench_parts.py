@@ -11,9 +11,9 @@ import pytest
 from nestling.bench import PARTS, chosen, measure, report
 from nestling.bench.apart import apart, most_memory
 from nestling.bench.rounds.contest import Contestant, contest
+from nestling.bench.rounds.measure import rounds
 from nestling.bench.rounds.others import FLOWER, Other
 from nestling.bench.rounds.player import SYSTEMS, command
-from nestling.bench.rounds.measure import rounds
 from nestling.bench.rounds.workloads import find
 from nestling.cli import main
 from nestling.errors import RunError
