@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: `value` in `unit`, and the bound that it should keep, where there is one."""
+    """One measurement: `value` in `unit`, and the bound that it should keep, where there is one.
+
+    The value is None where nothing could be measured; the note says why.
+    """
 
     name: str
-    value: float
+    value: float | None
     unit: str
     bound: str = ""
     ok: bool = True

@@ -15,6 +15,7 @@ from nestling.bench.memory import memory
 from nestling.bench.merges import merges
 from nestling.bench.morphs import morphs
 from nestling.bench.populations import populations
+from nestling.bench.rounds import rounds
 from nestling.bench.submodels import submodels
 from nestling.bench.traces import traces
 from nestling.bench.workers import workers
@@ -31,6 +32,7 @@ PARTS: dict[str, Part] = {
     "workers": workers,
     "cohorts": cohorts,
     "morphs": morphs,
+    "rounds": rounds,
 }
 
 

@@ -20,10 +20,7 @@ def cells(found: Mapping[str, Any]) -> Iterator[Cells]:
         for table in part["tables"]:
             rows = [[row, *map(number, values)] for row, values in table["rows"]]
             yield (table["title"], *table["columns"]), rows, table["note"]
-        rows = [
-            [row["name"], f"{row['value']:.2f} {row['unit']}", row["bound"], _kept(row), row["note"]]
-            for row in part["figures"]
-        ]
+        rows = [[row["name"], _measured(row), row["bound"], _kept(row), row["note"]] for row in part["figures"]]
         yield (name, "measured", "bound", "kept", "note"), rows, ""
 
 
@@ -74,6 +71,10 @@ def number(value: float | None) -> str:
         if abs(value) < below:
             return f"{value:.{digits}f}"
     return f"{value:.0f}"
+
+
+def _measured(row: Mapping[str, Any]) -> str:
+    return "–" if row["value"] is None else f"{row['value']:.2f} {row['unit']}"
 
 
 def _kept(row: Mapping[str, Any]) -> str:

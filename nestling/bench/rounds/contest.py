@@ -1,0 +1,149 @@
+"""Systems side by side: each is a program of its own that waits for its turn, so that their repeats can be interleaved.
+
+A program says one line of JSON when it is ready, then one for every line that it reads: the seconds of a turn, by what
+they were spent on. It ends when there is nothing more to read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from nestling.errors import RunError
+
+PATIENCE = 600.0  # seconds that a turn, or getting ready, may take
+LAST_WORDS = 60.0  # seconds that a program may take to end
+Medians = dict[str, float]
+Turn = Callable[[], dict[str, float]]
+
+
+def own_voice() -> IO[str]:
+    """Return what a program answers on, and let all else that it prints go to stderr."""
+    voice = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return voice
+
+
+def serve(turn: Turn, voice: IO[str]) -> None:
+    """Take a turn for every line on stdin: the whole life of a program that takes part."""
+    print(json.dumps({"ready": True}), file=voice, flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(turn()), file=voice, flush=True)
+
+
+class Contestant:
+    """A program that takes part.
+
+    Parameters
+    ----------
+    command
+        What to start.
+    environment
+        Variables on top of our own.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self._said = TemporaryFile()  # noqa: SIM115 - it lives as long as the program
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env={**os.environ, **threads, "PYTHONPATH": _here(), **(environment or {})},
+            start_new_session=True,
+        )
+
+    def hear(self) -> dict[str, Any]:
+        """Return what the program says next."""
+        assert self._process.stdout is not None
+        there, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if there else ""
+        if not line:
+            raise RunError(self._reason() if there else f"it said nothing for {PATIENCE:.0f} seconds")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def turn(self) -> dict[str, float]:
+        """Let the program take its turn."""
+        assert self._process.stdin is not None
+        try:
+            print("turn", file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise RunError(self._reason()) from None
+        return self.hear()
+
+    def close(self) -> None:
+        """End the program: it ends by itself, or is ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)  # its own session, with all that it started
+            self._process.wait()
+        self._process.stdout.close()
+        self._said.close()
+
+    def _reason(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it ended and said nothing"
+
+
+def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Medians | str]:
+    """Let programs take turns, `repeats` times after one that does not count, and end them.
+
+    Returns
+    -------
+    dict
+        Name → the median seconds of everything that its turns tell; or the reason why it has none.
+    """
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
+    failed: dict[str, str] = {}
+
+    def attempt(name: str, action: Callable[[], dict[str, Any]]) -> None:
+        if name not in failed:
+            try:
+                turns[name].append(action())
+            except RunError as problem:
+                failed[name] = str(problem)
+
+    try:
+        for name, contestant in contestants.items():  # all are started, and get ready at once
+            attempt(name, contestant.hear)
+        for _ in range(1 + repeats):
+            for name, contestant in contestants.items():
+                attempt(name, contestant.turn)
+    finally:
+        for contestant in contestants.values():
+            contestant.close()
+    return {name: failed[name] if name in failed else medians(told[2:]) for name, told in turns.items()}
+
+
+def medians(told: Sequence[Mapping[str, float]]) -> Medians:
+    """Return the median of every number that is told again and again.
+
+    >>> medians([{"round": 3.0}, {"round": 1.0}, {"round": 1.5}])
+    {'round': 1.5}
+    """
+    return {what: statistics.median(one[what] for one in told) for what in told[0]}
+
+
+def _here() -> str:
+    """Where this package is, and what else Python was told to look through."""
+    paths = [str(Path(__file__).parents[3]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.pathsep.join(dict.fromkeys(paths))

@@ -1,0 +1,69 @@
+"""The floor: bare SGD steps of the same clients, with no federation around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nestling.bench.rounds.workloads import read
+from nestling.cut import submodel
+from nestling.local import Local
+from nestling.local.norms import static
+from nestling.local.scaler import scale
+from nestling.run.setting import Setting
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Floor:
+    """Trains sub-models that were built before, on batches that were read before.
+
+    Weights, and what an optimiser remembers, are new for every client, as in training; that weights are is not timed.
+    """
+
+    def __init__(self, made: Setting) -> None:
+        self._local = made.experiment.local
+        ratios = {client: made.level(client, 1).ratio for client in made.sample(1)}
+        self._models = {ratio: bare(made, ratio) for ratio in sorted(set(ratios.values()))}
+        self._starts = {
+            ratio: {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            for ratio, model in self._models.items()
+        }
+        self._work = [(ratios[client], list(read(made, client, 1))) for client in ratios]
+
+    def turn(self) -> dict[str, float]:
+        """Train every client once; return the seconds that took."""
+        spent = 0.0
+        for ratio, batches in self._work:
+            model = self._models[ratio]
+            model.load_state_dict(self._starts[ratio])
+            start = time.perf_counter()
+            steps(model, batches, self._local)
+            spent += time.perf_counter() - start
+        return {"round": spent}
+
+
+def bare(made: Setting, ratio: float) -> nn.Module:
+    """Return the sub-model of a level as clients train it."""
+    model = submodel(made.model, made.axes, made.submodel(ratio))
+    if made.method.scaler:
+        scale(model, made.axes, ratio)
+    static(model)
+    return model.train()
+
+
+def steps(model: nn.Module, batches: Iterable[Batch], local: Local) -> None:
+    """Take a step on every batch, with the optimiser that training uses, and nothing else."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(
+        parameters, lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay, fused=True
+    )
+    for inputs, targets in batches:
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()).backward()
+        nn.utils.clip_grad_norm_(parameters, local.clip, foreach=True)
+        optimizer.step()

@@ -1,0 +1,160 @@
+"""The part `rounds`: every system on every workload, in turn; ratios against what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nestling.bench.figure import Figure, Table
+from nestling.bench.rounds.contest import Contestant, Medians, contest
+from nestling.bench.rounds.others import FLOWER, PFL, Other
+from nestling.bench.rounds.ours import PHASES
+from nestling.bench.rounds.peak import peak
+from nestling.bench.rounds.player import COHORTS, command
+from nestling.bench.rounds.workloads import WORKLOADS, find
+
+Found = Mapping[str, Medians | str]
+COLUMNS = {
+    "floor": "bare steps",
+    "research": "research loop",
+    "one": "Nestling, 1 worker",
+    "two": "2 workers",
+    "cohorts": "… and cohorts",
+    "Flower": "Flower",
+    "pfl": "pfl",
+}
+BEST = "cohorts" if COHORTS else "two"
+_LOCAL = ("floor", "research", "one", "two", *(("cohorts",) if COHORTS else ()), "profile")
+_TRIED = ("cifar10", "transformer", "mlp")  # one of each kind
+_OFTEN = 10  # rounds from evaluation to evaluation in the papers' presets
+
+
+def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figure | Table]:
+    """Measure all systems on some workloads; yield tables of seconds and of shares, and ratios with their bounds."""
+    workloads = workloads or (_TRIED if quick else tuple(WORKLOADS))
+    ours = {name: _contest(name, _LOCAL, quick) for name in workloads}
+    beside = {
+        other.name: {name: _beside(other, name, quick) for name in _of(other, workloads, quick)}
+        for other in (FLOWER, PFL)
+        if not other.missing()
+    }
+    yield _seconds(ours, beside)
+    yield _with_evaluation(ours)
+    yield _profile(ours)
+    for name, found in ours.items():
+        yield from _ratios(name, found)
+    for other in (FLOWER, PFL):
+        yield from _others(other, beside.get(other.name, {}))
+    yield from peak(quick)
+
+
+def _contest(workload: str, systems: Sequence[str], quick: bool, **others: Contestant) -> Found:
+    contestants = {system: Contestant(command(system, workload, quick)) for system in systems}
+    return contest({**contestants, **others}, find(workload, quick).repeats)
+
+
+def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
+    """The workloads that another system plays: where things are only tried out, one."""
+    names = [name for name in workloads if name in (other.workloads or workloads)]
+    return names[-1:] if quick else names
+
+
+def _beside(other: Other, workload: str, quick: bool) -> Found:
+    """Another system beside Nestling: apart from the others, as it may keep the machine busy between its turns."""
+    return _contest(workload, ("one", BEST), quick, **{other.name: other.start(workload, quick)})
+
+
+def _spent(found: Found, system: str, *what: str) -> float | None:
+    """The seconds that a system spent, or None where it has not."""
+    told = found.get(system)
+    if not isinstance(told, Mapping):
+        return None
+    return sum(told[one] for one in what)
+
+
+def _seconds(ours: Mapping[str, Found], beside: Mapping[str, Mapping[str, Found]]) -> Table:
+    everyone = [system for system in COLUMNS if system in _LOCAL or system in beside]
+    rows = []
+    for name, found in ours.items():
+        all_found = dict(found)
+        for other, their in beside.items():
+            all_found |= {other: their[name][other]} if name in their else {}
+        rows.append((WORKLOADS[name].about, tuple(_spent(all_found, system, "round") for system in everyone)))
+    return Table("seconds of a round", tuple(COLUMNS[system] for system in everyone), tuple(rows))
+
+
+def _with_evaluation(ours: Mapping[str, Found]) -> Table:
+    systems = [system for system in COLUMNS if system in _LOCAL and system != "floor"]
+    rows = (
+        (WORKLOADS[name].about, tuple(_spent(found, system, "round", "evaluation") for system in systems))
+        for name, found in ours.items()
+    )
+    note = "statistics of norms over all clients' samples in batches of 10, and a test of the whole model"
+    return Table("… with evaluation", tuple(COLUMNS[system] for system in systems), tuple(rows), note)
+
+
+def _profile(ours: Mapping[str, Found]) -> Table:
+    rows = []
+    for name, found in ours.items():
+        whole = _spent(found, "profile", *PHASES)
+        shares = (_spent(found, "profile", phase) for phase in PHASES)
+        rows.append((WORKLOADS[name].about, tuple(None if s is None or not whole else 100 * s / whole for s in shares)))
+    note = "one worker, no cohorts; statistics, evaluation and writing as if after every round"
+    return Table("where the time goes, %", PHASES, tuple(rows), note)
+
+
+def _ratios(name: str, found: Found) -> Iterator[Figure]:
+    """What a workload should reach."""
+    about = WORKLOADS[name].about
+    for system, told in found.items():
+        if isinstance(told, str):
+            yield Figure(f"{about}: {COLUMNS.get(system, system)}", None, "", "measured", False, told)
+    floor, one, best = (_spent(found, system, "round") for system in ("floor", "one", BEST))
+    if floor and one:
+        most = {"cifar10": 1.03, "mnist": 1.03, "mlp": 1.25}.get(name)
+        bound = f"≤ {most}" if most else ""
+        yield Figure(f"{about}: one worker", one / floor, "× bare steps", bound, most is None or one / floor <= most)
+    if floor and best:
+        least = 1.9 if WORKLOADS[name].mixed else 4.0
+        unit = "× as fast as bare steps"
+        yield Figure(f"{about}: {_best()}", floor / best, unit, f"≥ {least:g}", floor / best >= least)
+    loop, whole = (_spent(found, system, "round", "evaluation") for system in ("research", BEST))
+    if not (loop and whole and best):
+        return
+    least = 4.0 if name == "cifar10" else 0.0
+    for what, seconds in (("each round", whole), (f"every {_OFTEN}th", best + (whole - best) / _OFTEN)):
+        yield Figure(
+            f"{about}: with evaluation {what}, {_best()}",
+            loop / seconds,
+            "× as fast as the research loop",
+            f"≥ {least:g}" if least else "",
+            loop / seconds >= least,
+            "which evaluates each round" if seconds != whole else "the same work",
+        )
+
+
+def _others(other: Other, found: Mapping[str, Found]) -> Iterator[Figure]:
+    missing = other.missing()
+    if missing:
+        yield Figure(other.name, None, "", "measured", False, missing)
+    for name, told in found.items():
+        about, theirs = WORKLOADS[name].about, told[other.name]
+        if isinstance(theirs, str):
+            yield Figure(f"{about}: {other.name}", None, "", "measured", False, theirs)
+            continue
+        for system in (BEST, "one"):
+            ours = _spent(told, system, "round")
+            if not ours:
+                continue
+            ratio = theirs["round"] / ours
+            least = 1.0 if other is PFL else 10.0 if not WORKLOADS[name].mixed and system == BEST else 0.0
+            yield Figure(
+                f"{about}: {_best() if system == BEST else 'one worker'}",
+                ratio,
+                f"× as fast as {other.name}",
+                f"≥ {least:g}" if least else "",
+                ratio >= least,
+            )
+
+
+def _best() -> str:
+    return "two workers and cohorts" if COHORTS else "two workers"

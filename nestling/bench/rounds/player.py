@@ -1,0 +1,42 @@
+"""One system on one workload, turn by turn: ``python -m nestling.bench.rounds SYSTEM WORKLOAD full|quick``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nestling.bench.rounds.contest import Turn, own_voice, serve
+from nestling.bench.rounds.floor import Floor
+from nestling.bench.rounds.ours import Ours, Profiled
+from nestling.bench.rounds.research import Research
+from nestling.bench.rounds.workloads import Workload, find, prepare
+from nestling.run import Experiment
+
+WORKERS = 2  # that Nestling is measured with, beside one
+COHORTS = "cohort" in Experiment.__struct_fields__
+_ONE_BY_ONE: dict[str, Any] = {"cohort": "off"} if COHORTS else {}
+
+SYSTEMS: dict[str, Callable[[Workload], Turn]] = {
+    "floor": lambda workload: Floor(prepare(workload)).turn,
+    "research": lambda workload: Research(prepare(workload)).turn,
+    "one": lambda workload: Ours(prepare(workload, **_ONE_BY_ONE)).turn,
+    "two": lambda workload: Ours(prepare(workload, WORKERS, **_ONE_BY_ONE)).turn,
+    "cohorts": lambda workload: Ours(prepare(workload, WORKERS, cohort="auto")).turn,
+    "profile": lambda workload: Profiled(prepare(workload, **_ONE_BY_ONE)).turn,
+}
+
+
+def command(system: str, workload: str, quick: bool) -> list[str]:
+    """Return the command of a system on a workload."""
+    return [sys.executable, "-m", __package__, system, workload, "quick" if quick else "full"]
+
+
+def main() -> None:
+    """Serve the system and the workload that the command names."""
+    voice = own_voice()
+    torch.set_num_threads(1)
+    system, workload, size = sys.argv[1:]
+    serve(SYSTEMS[system](find(workload, size == "quick")), voice)

@@ -1,0 +1,128 @@
+"""The benchmark runs, and says what it finds; its figures are never judged here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from nestling.bench import PARTS, chosen, measure, report
+from nestling.bench.apart import apart, most_memory
+from nestling.bench.rounds.contest import Contestant, contest
+from nestling.bench.rounds.measure import rounds
+from nestling.bench.rounds.others import FLOWER, Other
+from nestling.bench.rounds.player import SYSTEMS, command
+from nestling.bench.rounds.workloads import find
+from nestling.cli import main
+from nestling.errors import RunError
+
+SAYS = "import json, sys\nprint(json.dumps({'ready': True}), flush=True)\n"
+COUNTS = SAYS + "for n, _ in enumerate(sys.stdin): print(json.dumps({'round': [9, 1, 2, 8][n]}), flush=True)"
+DIES = SAYS + "sys.stdin.readline(); raise SystemExit('no more memory')"
+
+
+def test_contestants_take_turns_and_the_first_does_not_count():
+    programs = {name: Contestant([sys.executable, "-c", code]) for name, code in (("a", COUNTS), ("b", DIES))}
+    assert contest(programs, 3) == {"a": {"round": 2}, "b": "no more memory"}
+
+
+def test_a_program_that_cannot_start_is_told():
+    (found,) = contest({"a": Contestant([sys.executable, "-c", "import nothing_like_this"])}, 1).values()
+    assert "nothing_like_this" in found
+
+
+def test_a_silent_program_is_ended(monkeypatch):
+    monkeypatch.setattr("nestling.bench.rounds.contest.PATIENCE", 0.2)
+    silent = Contestant([sys.executable, "-c", "import time; time.sleep(60)"])
+    with pytest.raises(RunError, match="said nothing"):
+        silent.hear()
+    monkeypatch.setattr("nestling.bench.rounds.contest.LAST_WORDS", 0.1)
+    silent.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(silent._process.pid, 0)
+
+
+def test_another_system_is_started_in_its_own_environment(tmp_path, monkeypatch):
+    """What is told of it: why it is not there, or what it says."""
+    monkeypatch.chdir(tmp_path)
+    assert "no .venv-flower here" in FLOWER.missing()
+    (tmp_path / ".venv-x/bin").mkdir(parents=True)
+    (tmp_path / ".venv-x/.ready").touch()
+    (tmp_path / ".venv-x/bin/python").symlink_to(sys.executable)
+    other = Other("x", "x.py", ".venv-x")
+    assert "repository" in other.missing()
+    (tmp_path / "x.py").write_text(SAYS + "for _ in sys.stdin: print(json.dumps({'round': len(sys.argv)}), flush=True)")
+    assert not other.missing()
+    assert contest({"x": other.start("mlp", quick=True)}, 1) == {"x": {"round": 3}}
+
+
+class Here:
+    """A contestant in this process."""
+
+    def __init__(self, command):
+        system, workload, size = command[-3:]
+        self.turn = SYSTEMS[system](find(workload, size == "quick"))
+
+    def hear(self):
+        return {"ready": True}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """No programs but this one: figures of memory mean nothing."""
+    for part in ("memory", "populations", "submodels", "rounds.peak"):
+        monkeypatch.setattr(f"nestling.bench.{part}.apart", lambda measure, *given: measure(*given))
+    monkeypatch.setattr("nestling.bench.rounds.peak.WORKERS", 1)
+    monkeypatch.setattr("nestling.bench.rounds.player.WORKERS", 1)
+
+
+def test_programs_apart():
+    assert apart(most_memory) > 1000
+    with pytest.raises(RunError, match="nobody"):
+        apart(most_memory, "nobody")
+    program = Contestant(command("floor", "mlp", quick=True))
+    assert contest({"floor": program}, 1)["floor"]["round"] > 0
+
+
+def test_rounds_of_every_system(tmp_path, monkeypatch, here):
+    monkeypatch.chdir(tmp_path)  # where no other system is installed
+    monkeypatch.setattr("nestling.bench.rounds.measure.Contestant", Here)
+    found = measure(lambda quick: rounds(quick, ["mlp"]), quick=True)
+    seconds, evaluated, profile = found["tables"]
+    for table in (seconds, evaluated):
+        ((_, values),) = table["rows"]
+        assert len(values) == len(table["columns"])
+        assert all(value > 0 for value in values)
+    assert sum(profile["rows"][0][1]) == pytest.approx(100)
+    named = {figure["name"]: figure for figure in found["figures"]}
+    assert sum("MLP, 100 clients" in name for name in named) == 4
+    for other in ("Flower", "pfl"):
+        assert named[other]["value"] is None
+        assert "was not measured" in named[other]["note"]
+    assert any("memory of a round" in name and figure["value"] >= 0 for name, figure in named.items())
+
+
+@pytest.mark.parametrize("name", [name for name in PARTS if name != "rounds"])
+def test_parts_run(name, here):
+    found = measure(PARTS[name], quick=True)
+    assert found["figures"]
+    assert all(figure["value"] >= 0 for figure in found["figures"])
+
+
+def test_the_command_prints_what_was_measured(tmp_path, monkeypatch, capsys):
+    figure = {"name": "merge", "value": None, "unit": "×", "bound": "≥ 1", "ok": False, "note": "why"}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(report({"merges": {"figures": [figure], "tables": []}})))
+    assert main(["bench", "--read", str(path), "--markdown"]) == 0
+    assert "| merge | – | ≥ 1 | no | why |" in capsys.readouterr().out
+    assert main(["bench", "--read", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"]["threads"] == 1
+    assert main(["bench", "--read", str(tmp_path)]) == 2
+    assert main(["bench", "merging"]) == 2
+    assert "did you mean 'merges'" in capsys.readouterr().err.replace("\n", " ")
+    assert list(chosen([])) == list(PARTS)

@@ -1,0 +1,102 @@
+"""The research loop that rounds are compared with does the same work as they do, and so does the floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nestling.bench.rounds.floor import Floor, bare, steps
+from nestling.bench.rounds.ours import PHASES, Ours, Profiled
+from nestling.bench.rounds.research import Research
+from nestling.bench.rounds.workloads import WORKLOADS, find, prepare, read
+from nestling.data import Dataset
+from nestling.engines import LocalEngine
+from nestling.nets import build
+from nestling.run.evaluate import evaluate
+from nestling.run.jobs import Train
+from nestling.run.round import play
+from nestling.run.server import Server
+from nestling.run.setting import Blueprint, setting
+from nestling.run.workshop import Workshop
+
+IMAGES = replace(find("mnist", quick=True), samples=25)
+
+
+@pytest.fixture
+def double(monkeypatch):
+    """Images, and with them models, in double precision, where rounding hides no difference."""
+    ready, example = Dataset.ready, Dataset.example
+    monkeypatch.setattr(Dataset, "ready", lambda self, inputs: ready(self, inputs).double())
+    monkeypatch.setattr(Dataset, "example", lambda self, batch: example(self, batch).double())
+
+
+def in_double(workload):
+    made = prepare_in_float(workload)
+    torch.manual_seed(0)
+    model = build(workload.model, **workload.options).double()
+    return setting(Blueprint(made.experiment, model=model, dataset=made.dataset, partition=made.partition))
+
+
+def prepare_in_float(workload):
+    before, Dataset.example = Dataset.example, lambda self, batch: torch.zeros(batch, *self.shape)
+    try:
+        return prepare(workload)
+    finally:
+        Dataset.example = before
+
+
+def close(one, other):
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_a_round_makes_the_same_model_and_the_same_figures(double):
+    made = in_double(IMAGES)
+    assert len({made.level(client, 1).ratio for client in made.sample(1)}) == 5
+    research, server, engine = Research(made), Server.start(made, None), LocalEngine(lambda: Workshop(made))
+    for _ in range(2):
+        before = server.state
+        server, _ = play(made, server, engine)
+        research.play()
+        assert any(not torch.equal(before[name], server.state[name]) for name in before)
+        close({name: server.state[name] for name in made.parameters}, dict(research.model.named_parameters()))
+    figures, _ = evaluate(made, server, engine)
+    research.gather()
+    assert research.test() == pytest.approx(figures["global_loss"], rel=1e-9)
+
+
+def test_a_round_of_words_makes_the_same_model():
+    words = find("transformer", quick=True)
+    made = in_double(replace(words, options={**words.options, "dropout": 0.0}))  # which would draw other numbers
+    research = Research(made)
+    research.play()
+    server, _ = play(made, Server.start(made, None), LocalEngine(lambda: Workshop(made)))
+    close({name: server.state[name] for name in made.parameters}, dict(research.model.named_parameters()))
+
+
+def test_the_floor_takes_the_steps_of_the_clients(double):
+    made = in_double(IMAGES)
+    workshop = Workshop(made)
+    for client in made.sample(1):
+        ratio = made.level(client, 1).ratio
+        model = bare(made, ratio)
+        start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        job = Train(client, 1, ratio, made.plan(client, ratio, 1), start, made.experiment.local.lr)
+        steps(model, read(made, client, 1), made.experiment.local)
+        close(workshop(job).state, model.state_dict())
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_workload_can_be_played(name):
+    made = prepare(find(name, quick=True))
+    assert len(made.sample(1)) == len(made.sample(2)) == made.fleet.clients
+    for system in (Floor(made), Research(made), Ours(made)):
+        told = system.turn()
+        assert all(seconds > 0 for what, seconds in told.items() if what == "round")
+    told = Profiled(made).turn()
+    assert tuple(told) == PHASES
+    assert all(told[phase] > 0 for phase in ("plan", "extract", "load", "train", "merge", "rest", "evaluate", "write"))
+    assert (told["statistics"] > 0) == bool(made.statistics)
