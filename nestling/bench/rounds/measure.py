@@ -23,7 +23,7 @@ COLUMNS = {
     "pfl": "pfl",
 }
 BEST = "cohorts" if COHORTS else "two"
-_LOCAL = ("floor", "research", "one", "two", *(("cohorts",) if COHORTS else ()), "profile")
+_LOCAL = ("floor", "research", "one", "two", *(("cohorts",) if COHORTS else ()))
 _TRIED = ("cifar10", "transformer", "mlp")  # one of each kind
 _OFTEN = 10  # rounds from evaluation to evaluation in the papers' presets
 
@@ -32,6 +32,7 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     """Measure all systems on some workloads; yield tables of seconds and of shares, and ratios with their bounds."""
     workloads = workloads or (_TRIED if quick else tuple(WORKLOADS))
     ours = {name: _contest(name, _LOCAL, quick) for name in workloads}
+    profiles = {name: _contest(name, ["profile"], quick, most=3) for name in workloads}
     beside = {
         other.name: {name: _beside(other, name, quick) for name in _of(other, workloads, quick)}
         for other in (FLOWER, PFL)
@@ -39,28 +40,29 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     }
     yield _seconds(ours, beside)
     yield _with_evaluation(ours)
-    yield _profile(ours)
+    yield _profile(profiles)
     for name, found in ours.items():
-        yield from _ratios(name, found)
+        yield from _ratios(name, {**found, **profiles[name]})
     for other in (FLOWER, PFL):
         yield from _others(other, beside.get(other.name, {}))
     yield from peak(quick)
 
 
-def _contest(workload: str, systems: Sequence[str], quick: bool, **others: Contestant) -> Found:
+def _contest(workload: str, systems: Sequence[str], quick: bool, most: int = 99, **others: Contestant) -> Found:
     contestants = {system: Contestant(command(system, workload, quick)) for system in systems}
-    return contest({**contestants, **others}, find(workload, quick).repeats)
+    return contest({**contestants, **others}, min(most, find(workload, quick).repeats))
 
 
 def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
     """The workloads that another system plays: where things are only tried out, one."""
-    names = [name for name in workloads if name in (other.workloads or workloads)]
+    names = [name for name in workloads if name in other.workloads]
     return names[-1:] if quick else names
 
 
 def _beside(other: Other, workload: str, quick: bool) -> Found:
     """Another system beside Nestling: apart from the others, as it may keep the machine busy between its turns."""
-    return _contest(workload, ("one", BEST), quick, **{other.name: other.start(workload, quick)})
+    systems = ("one", BEST) if other is PFL else (BEST,)
+    return _contest(workload, systems, quick, **{other.name: other.start(workload, quick)})
 
 
 def _spent(found: Found, system: str, *what: str) -> float | None:

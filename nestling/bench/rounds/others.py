@@ -13,18 +13,18 @@ from nestling.bench.rounds.contest import Contestant
 
 @dataclass(frozen=True)
 class Other:
-    """Another system: its name, its program and environment, and the workloads that it can play (none: all)."""
+    """Another system: its name, its program and environment, and the workloads that it plays."""
 
     name: str
     program: str
     environment: str
-    workloads: tuple[str, ...] = ()
+    workloads: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
 
     def missing(self) -> str:
         """Say why it cannot be measured here, if so.
 
-        >>> Other("Nobody", "bench/with_nobody.py", ".venv-nobody").missing()
+        >>> Other("Nobody", "bench/with_nobody.py", ".venv-nobody", ()).missing()
         'Nobody was not measured: there is no .venv-nobody here (make bench makes it, if it can reach the network)'
         """
         if not (Path(self.environment) / ".ready").exists():
@@ -49,5 +49,5 @@ _OFFLINE = (
     ("RAY_USAGE_STATS_ENABLED", "0"),
     ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
 )
-FLOWER = Other("Flower", "bench/with_flower.py", ".venv-flower", variables=_OFFLINE)
+FLOWER = Other("Flower", "bench/with_flower.py", ".venv-flower", ("cifar10", "mnist", "cnn-e", "mlp"), _OFFLINE)
 PFL = Other("pfl", "bench/with_pfl.py", ".venv-pfl", ("cnn-e", "mlp", "mlp-e"))

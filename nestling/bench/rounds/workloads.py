@@ -60,7 +60,7 @@ class Workload:
     channels: int = 1
     size: int = 28
     augment: str = "none"
-    repeats: int = 7
+    repeats: int = 5
     small: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,10 +77,9 @@ WORKLOADS: dict[str, Workload] = {
         channels=3,
         size=32,
         augment="crop-flip",
-        repeats=5,
         small=_NARROW,
     ),
-    "mnist": Workload("MNIST, CNN a–e, 10 clients", "cnn", samples=100, tested=200, small=_NARROW),
+    "mnist": Workload("MNIST, CNN a–e, 10 clients", "cnn", samples=50, tested=100, small=_NARROW),
     "cnn-e": Workload(
         "CNN of level e, 100 clients",
         "cnn",
@@ -90,9 +89,9 @@ WORKLOADS: dict[str, Workload] = {
         samples=50,
         tested=500,
     ),
-    "mlp": Workload("MLP, 100 clients", "mlp", levels="a", clients=100, samples=50, tested=500, repeats=15),
+    "mlp": Workload("MLP, 100 clients", "mlp", levels="a", clients=100, samples=50, tested=500, repeats=7),
     "mlp-e": Workload(
-        "MLP of level e, 100 clients", "mlp", width=1 / 16, levels="a", clients=100, samples=50, tested=500, repeats=15
+        "MLP of level e, 100 clients", "mlp", width=1 / 16, levels="a", clients=100, samples=50, tested=500, repeats=7
     ),
     "transformer": Workload(
         "masked words, Transformer a–e, 10 clients",
