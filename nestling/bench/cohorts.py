@@ -7,10 +7,9 @@ stretches less than those of the clock.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ import msgspec
 import torch
 
 from nestling.bench.figure import Figure
+from nestling.bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.local import Local
 from nestling.local.grouped import Layout
@@ -89,22 +89,9 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
     gains = {}
     for size in sizes:
         together = partial(workshop, TrainMany(jobs[:size], layout))
-        one, many = in_turn(partial(alone, size), together, repeats=repeats)
+        one, many = side_by_side(partial(alone, size), together, repeats=repeats, clock=time.process_time)
         gains[size] = round(one / many, 2)
     return Row(kind, width, layers, case.batch, gains)
-
-
-def in_turn(*actions: Callable[[], object], repeats: int) -> list[float]:
-    """The median processor seconds of actions that are run in turn."""
-    spent: list[list[float]] = [[] for _ in actions]
-    for action in actions:
-        action()
-    for _ in range(repeats):
-        for action, seconds in zip(actions, spent, strict=True):
-            start = time.process_time()
-            action()
-            seconds.append(time.process_time() - start)
-    return [statistics.median(seconds) for seconds in spent]
 
 
 def rows(cases: Sequence[Case] = CASES) -> Iterator[tuple[Case, float, Row]]:

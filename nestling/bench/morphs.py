@@ -12,13 +12,12 @@ from nestling.bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.local import Local
-from nestling.methods.between import Between
 from nestling.run import Experiment, FleetSettings, Model
+from nestling.run.between import between
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
-from nestling.seeds import derive
 
 _SAMPLES = 600  # of a client, as MNIST has for 100 of them
 _SERVER = 0.625  # of all samples here: 10,000 unlabelled ones beside the 6,000 of ten clients
@@ -62,26 +61,7 @@ def _setting(method: str, options: dict[str, object], client: int) -> Setting:
 
 
 def _morph(made: Setting, server: Server) -> None:
-    assert made.method.between is not None
-    made.method.between(
-        Between(
-            model=made.model,
-            axes=made.axes,
-            parameters=made.parameters,
-            before=server.state,
-            state=server.state,
-            gathered=server.tally.weights,
-            notes=server.notes,
-            round=1,
-            rounds=2,
-            clients=10,
-            inputs=made.unlabelled,
-            ready=made.images.ready,
-            local=made.experiment.local,
-            lr=0.1,
-            seed=derive(0, "bench"),
-        )
-    )
+    between(made, server, server.next(), 0.1)
 
 
 def _round(made: Setting) -> None:

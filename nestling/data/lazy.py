@@ -11,7 +11,7 @@ _KEEP = 256  # items that are remembered: those of the clients of one round
 
 
 class Lazy(Sequence[T]):
-    """`count` items, each made by ``make(number)`` when it is asked for; the last few are remembered.
+    """`count` items, each made by ``make(number)`` when it is asked for; the last `keep` are remembered.
 
     Examples
     --------
@@ -20,9 +20,10 @@ class Lazy(Sequence[T]):
     (342477, 117289810576)
     """
 
-    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+    def __init__(self, count: int, make: Callable[[int], T], keep: int = _KEEP) -> None:
         self._count = count
         self._make = make
+        self._keep = keep
         self._made: OrderedDict[int, T] = OrderedDict()
 
     def __len__(self) -> int:
@@ -38,12 +39,12 @@ class Lazy(Sequence[T]):
         number = place + self._count if place < 0 else place
         if not 0 <= number < self._count:
             raise IndexError(f"there is no item {place}: there are {self._count}")
-        if number not in self._made:
-            self._made[number] = self._make(number)
-            if len(self._made) > _KEEP:
+        item = self._made.pop(number) if number in self._made else self._make(number)
+        if self._keep:
+            self._made[number] = item
+            if len(self._made) > self._keep:
                 self._made.popitem(last=False)
-        self._made.move_to_end(number)
-        return self._made[number]
+        return item
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_count": self._count, "_make": self._make, "_made": OrderedDict()}
+        return {**self.__dict__, "_made": OrderedDict()}

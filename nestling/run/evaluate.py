@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.cut import Plan
+from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import TrainingError
 from nestling.local.words import Sums, added
@@ -25,7 +26,7 @@ from nestling.run.jobs import State, Test, TestOwn
 from nestling.run.ready import all_replies, ready, shared, sizes, statistics_batch
 from nestling.run.server import Server
 from nestling.run.setting import Setting
-from nestling.run.slices import Handed, Slices
+from nestling.run.slices import Slices
 
 __all__ = ["evaluate", "ready", "score"]
 
@@ -152,7 +153,7 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
         client, plan = clients[index], plans[clients[index]]
         return TestOwn(client, plan, slices.get(plan), server.private.get(client), statistics_batch(setting))
 
-    answers = dict(zip(clients, all_replies(engine, Handed(len(clients), job)), strict=True))
+    answers = dict(zip(clients, all_replies(engine, Lazy(len(clients), job, keep=0)), strict=True))
     told = {client: _told(setting, said, "test") for client, said in answers.items()}
     by_level: dict[str, list[dict[str, Any]]] = {}
     for client, level in levels.items():

@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any
 
 from nestling.cut import Plan
+from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import RunError
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
-from nestling.methods.between import Between
 from nestling.methods.server import step
+from nestling.run.between import between
 from nestling.run.cohorts import groups, updates
 from nestling.run.jobs import Train, Update
 from nestling.run.memory import recall, remember
@@ -29,9 +30,8 @@ from nestling.run.owns import Owns
 from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
-from nestling.run.slices import Handed, Slices
+from nestling.run.slices import Slices
 from nestling.run.uploads import expected, unpacked
-from nestling.seeds import derive
 
 Tick = Callable[[], None]
 
@@ -61,7 +61,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
-    work = Handed(len(cohorts), lambda index: cohorts[index].job([job(client) for client in cohorts[index].clients]))
+    # jobs are made when they are handed out: what waits takes no memory
+    work = Lazy(len(cohorts), lambda k: cohorts[k].job([job(client) for client in cohorts[k].clients]), keep=0)
     for reply in updates(replies(engine, work, tick=tick), tick):
         update = _received(setting, server, reply)
         weight = _weight(setting, update, levels[update.client].ratio)
@@ -79,7 +80,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
     )
     server.submodels |= own.value()
-    _between(setting, before, server, rate)
+    between(setting, before, server, rate)
     server.counts["simulated_seconds"] += seconds
     return server, {
         "round": round,
@@ -123,32 +124,6 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
     server.counts["bytes_down"] += travelled
     server.counts["bytes_up"] += travelled if update.upload is None else len(update.upload)
     server.counts["client_macs"] += _macs(setting, update.client, update.plan)
-
-
-def _between(setting: Setting, before: Server, server: Server, rate: float) -> None:
-    """Let the method do what it does between rounds."""
-    if setting.method.between is None:
-        return
-    after = setting.method.between(
-        Between(
-            model=setting.model,
-            axes=setting.axes,
-            parameters=setting.parameters,
-            before=before.state,
-            state=server.state,
-            gathered=server.tally.weights,
-            notes=server.notes,
-            round=server.round,
-            rounds=setting.experiment.rounds,
-            clients=setting.fleet.clients,
-            inputs=setting.unlabelled,
-            ready=setting.images.ready,
-            local=setting.experiment.local,
-            lr=rate,
-            seed=derive(setting.experiment.seed, "between", server.round),
-        )
-    )
-    server.state, server.notes, server.networks = after.state, after.notes, after.networks
 
 
 def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
@@ -40,30 +40,3 @@ class Slices:
         self._left[plan] -= 1
         if self._left[plan] <= 0:
             self._held.pop(plan, None)
-
-
-class Handed(Sequence[Any]):
-    """Jobs that are made when they are handed out: one that is not yet, or no longer, with a worker takes no memory.
-
-    >>> list(Handed(3, lambda index: index * 10))
-    [0, 10, 20]
-    """
-
-    def __init__(self, count: int, make: Callable[[int], Any]) -> None:
-        self._count, self._make = count, make
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Any]: ...
-
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(self._count))]
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        return self._make(index)

@@ -16,7 +16,7 @@ from run_cases import deadly, same_state, small
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nestling.data import from_arrays
+from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
@@ -29,7 +29,7 @@ from nestling.run.jobs import Gather, Train
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
-from nestling.run.slices import Handed, Slices
+from nestling.run.slices import Slices
 from nestling.run.workshop import Workshop
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
@@ -80,7 +80,7 @@ def test_a_slice_that_many_get_is_cut_and_shared_once():
 
 def test_jobs_are_made_when_they_are_handed_out():
     made = []
-    jobs = Handed(5, lambda index: made.append(index) or index)
+    jobs = Lazy(5, lambda index: made.append(index) or index, keep=0)
     engine = LocalEngine(lambda: abs)
     replies = engine.work(jobs)
     assert next(replies).value == 0

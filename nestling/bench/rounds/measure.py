@@ -48,9 +48,11 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     yield from peak(quick)
 
 
-def _contest(workload: str, systems: Sequence[str], quick: bool, most: int = 99, **others: Contestant) -> Found:
+def _contest(
+    workload: str, systems: Sequence[str], quick: bool, most: int = 99, others: Mapping[str, Contestant] | None = None
+) -> Found:
     contestants = {system: Contestant(command(system, workload, quick)) for system in systems}
-    return contest({**contestants, **others}, min(most, find(workload, quick).repeats))
+    return contest({**contestants, **(others or {})}, min(most, find(workload, quick).repeats))
 
 
 def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
@@ -62,7 +64,7 @@ def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
 def _beside(other: Other, workload: str, quick: bool) -> Found:
     """Another system beside Nestling: apart from the others, as it may keep the machine busy between its turns."""
     systems = ("one", BEST) if other is PFL else (BEST,)
-    return _contest(workload, systems, quick, **{other.name: other.start(workload, quick)})
+    return _contest(workload, systems, quick, others={other.name: other.start(workload, quick)})
 
 
 def _spent(found: Found, system: str, *what: str) -> float | None:
