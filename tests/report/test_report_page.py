@@ -27,6 +27,7 @@ pytest.importorskip("plotly", reason="the page needs nestling[report]")
 EVIL = '</script><img src="x" onerror="document.title=1"> & %{y} {"'
 
 OF_SUBMODELS = ("Step sizes", "Weights of sub-models")
+OF_MORPHS = ("Units kept", "Networks on the way")
 
 
 class Tags(HTMLParser):
@@ -82,9 +83,9 @@ def test_the_page_is_one_file_that_asks_for_nothing(page):
 
 def test_every_panel_is_there_with_words_for_those_who_cannot_see_it(page):
     for entry in PANELS:
-        assert (f"<h3>{entry.title}</h3>" in page) == (entry.title not in OF_SUBMODELS)
+        assert (f"<h3>{entry.title}</h3>" in page) == (entry.title not in OF_SUBMODELS + OF_MORPHS)
     plots = [attributes for _, attributes in Tags(page).tags if attributes.get("class") == "plot"]
-    assert len(plots) == 6
+    assert len(plots) == 7
     assert all(plot["role"] == "img" and len(plot["aria-label"]) > 40 for plot in plots)
     assert page.count("<details>") == 7
     assert "unfinished" in page
@@ -109,6 +110,44 @@ def test_submodels_with_tensors_of_their_own_have_panels(tmp_path):
         summary["panels"] = broken
         (directory / "summary.json").write_text(json.dumps(summary))
         assert "<h3>Step sizes</h3>" not in html(find([tmp_path]))
+
+
+def test_networks_that_were_pruned_have_panels(tmp_path):
+    directory = report_runs.make(tmp_path, rounds=4)
+    summary = json.loads((directory / "summary.json").read_text())
+    summary["panels"] = {"kept": {"first": {"stem": 0.5, "head": 0.5}, "last": {"stem": 1.0, "head": 0.125}}}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    tested = [line for line in lines if "evaluation" in line]
+    for line in tested:
+        line["evaluation"]["networks"] = {"averaged": {"accuracy": 0.5}, "morphed": {"accuracy": 0.25}}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = html(find([tmp_path]))
+    assert all(f"<h3>{title}</h3>" in page for title in OF_MORPHS)
+    figures = json.loads(Tags(page).scripts[0])["figures"]
+    bars = [trace for figure in figures for trace in figure["data"] if trace["type"] == "bar" and "stem" in trace["x"]]
+    assert [bar["y"] for bar in bars] == [[0.5, 0.5], [1.0, 0.125]]
+    drawn = {trace["name"].rpartition(": ")[2]: trace for figure in figures for trace in figure["data"]}
+    assert drawn["morphed"]["y"] == [0.25] * len(tested)
+    assert drawn["server"]["y"] == [line["evaluation"]["global_accuracy"] for line in tested]
+    summary["panels"] = {"kept": {"first": 3}}
+    (directory / "summary.json").write_text(json.dumps(summary))
+    assert "<h3>Units kept</h3>" not in html(find([tmp_path]))
+
+
+def test_the_gap_is_that_of_the_rounds_since_the_last_test(tmp_path):
+    directory = report_runs.make(tmp_path, rounds=4)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for line, accuracy in zip(lines, (0.2, 0.4, 0.6, 0.8), strict=True):
+        line["train_accuracy"] = accuracy
+        line.pop("evaluation", None)
+    for line, accuracy in ((lines[1], 0.1), (lines[3], 0.5)):
+        line["evaluation"] = {"global_accuracy": accuracy}
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures = json.loads(Tags(html(find([tmp_path]))).scripts[0])["figures"]
+    (gap,) = [figure for figure in figures if "training less test" in json.dumps(figure)]
+    assert gap["data"][0]["x"] == [2, 4]
+    assert gap["data"][0]["y"] == pytest.approx([0.2, 0.2])
 
 
 def test_nothing_from_a_file_breaks_out_of_its_place(tmp_path):
