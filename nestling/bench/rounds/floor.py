@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nestling.bench.rounds.workloads import read
-from nestling.cut import submodel
 from nestling.local import Local
-from nestling.local.norms import static
-from nestling.local.scaler import scale
+from nestling.run.built import built
 from nestling.run.setting import Setting
 
 Batch = tuple[Tensor, Tensor]
@@ -49,11 +47,7 @@ class Floor:
 
 def bare(made: Setting, ratio: float) -> nn.Module:
     """Return the sub-model of a level as clients train it."""
-    model = submodel(made.model, made.axes, made.submodel(ratio))
-    if made.method.scaler:
-        scale(model, made.axes, ratio)
-    static(model)
-    return model.train()
+    return built(made, made.submodel(ratio), ratio).train()
 
 
 def steps(model: nn.Module, batches: Iterable[Batch], local: Local) -> None:

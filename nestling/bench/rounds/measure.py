@@ -8,8 +8,7 @@ from nestling.bench.figure import Figure, Table
 from nestling.bench.rounds.contest import Contestant, Medians, contest
 from nestling.bench.rounds.others import FLOWER, PFL, Other
 from nestling.bench.rounds.ours import PHASES
-from nestling.bench.rounds.peak import peak
-from nestling.bench.rounds.player import COHORTS, command
+from nestling.bench.rounds.player import command
 from nestling.bench.rounds.workloads import WORKLOADS, find
 
 Found = Mapping[str, Medians | str]
@@ -22,8 +21,9 @@ COLUMNS = {
     "Flower": "Flower",
     "pfl": "pfl",
 }
-BEST = "cohorts" if COHORTS else "two"
-_LOCAL = ("floor", "research", "one", "two", *(("cohorts",) if COHORTS else ()))
+BEST = "cohorts"
+_LOCAL = ("floor", "research", "one", "two", BEST)
+_BEST = "two workers and cohorts"
 _TRIED = ("cifar10", "transformer", "mlp")  # one of each kind
 _OFTEN = 10  # rounds from evaluation to evaluation in the papers' presets
 
@@ -45,14 +45,13 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
         yield from _ratios(name, {**found, **profiles[name]})
     for other in (FLOWER, PFL):
         yield from _others(other, beside.get(other.name, {}))
-    yield from peak(quick)
 
 
-def _contest(
-    workload: str, systems: Sequence[str], quick: bool, most: int = 99, others: Mapping[str, Contestant] | None = None
-) -> Found:
+def _contest(workload: str, systems: Sequence[str], quick: bool, most: int = 99, other: Other | None = None) -> Found:
     contestants = {system: Contestant(command(system, workload, quick)) for system in systems}
-    return contest({**contestants, **(others or {})}, min(most, find(workload, quick).repeats))
+    if other is not None:
+        contestants[other.name] = other.start(workload, quick)
+    return contest(contestants, min(most, find(workload, quick).repeats))
 
 
 def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
@@ -64,7 +63,7 @@ def _of(other: Other, workloads: Sequence[str], quick: bool) -> list[str]:
 def _beside(other: Other, workload: str, quick: bool) -> Found:
     """Another system beside Nestling: apart from the others, as it may keep the machine busy between its turns."""
     systems = ("one", BEST) if other is PFL else (BEST,)
-    return _contest(workload, systems, quick, others={other.name: other.start(workload, quick)})
+    return _contest(workload, systems, quick, other=other)
 
 
 def _spent(found: Found, system: str, *what: str) -> float | None:
@@ -120,14 +119,14 @@ def _ratios(name: str, found: Found) -> Iterator[Figure]:
     if floor and best:
         least = 1.9 if WORKLOADS[name].mixed else 4.0
         unit = "× as fast as bare steps"
-        yield Figure(f"{about}: {_best()}", floor / best, unit, f"≥ {least:g}", floor / best >= least)
+        yield Figure(f"{about}: {_BEST}", floor / best, unit, f"≥ {least:g}", floor / best >= least)
     loop, whole = (_spent(found, system, "round", "evaluation") for system in ("research", BEST))
     if not (loop and whole and best):
         return
     least = 4.0 if name == "cifar10" else 0.0
     for what, seconds in (("each round", whole), (f"every {_OFTEN}th", best + (whole - best) / _OFTEN)):
         yield Figure(
-            f"{about}: with evaluation {what}, {_best()}",
+            f"{about}: with evaluation {what}, {_BEST}",
             loop / seconds,
             "× as fast as the research loop",
             f"≥ {least:g}" if least else "",
@@ -152,13 +151,9 @@ def _others(other: Other, found: Mapping[str, Found]) -> Iterator[Figure]:
             ratio = theirs["round"] / ours
             least = 1.0 if other is PFL else 10.0 if not WORKLOADS[name].mixed and system == BEST else 0.0
             yield Figure(
-                f"{about}: {_best() if system == BEST else 'one worker'}",
+                f"{about}: {_BEST if system == BEST else 'one worker'}",
                 ratio,
                 f"× as fast as {other.name}",
                 f"≥ {least:g}" if least else "",
                 ratio >= least,
             )
-
-
-def _best() -> str:
-    return "two workers and cohorts" if COHORTS else "two workers"

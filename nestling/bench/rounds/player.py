@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -13,19 +12,16 @@ from nestling.bench.rounds.floor import Floor
 from nestling.bench.rounds.ours import Ours, Profiled
 from nestling.bench.rounds.research import Research
 from nestling.bench.rounds.workloads import Workload, find, prepare
-from nestling.run import Experiment
 
 WORKERS = 2  # that Nestling is measured with, beside one
-COHORTS = "cohort" in Experiment.__struct_fields__
-_ONE_BY_ONE: dict[str, Any] = {"cohort": "off"} if COHORTS else {}
 
 SYSTEMS: dict[str, Callable[[Workload], Turn]] = {
     "floor": lambda workload: Floor(prepare(workload)).turn,
     "research": lambda workload: Research(prepare(workload)).turn,
-    "one": lambda workload: Ours(prepare(workload, **_ONE_BY_ONE)).turn,
-    "two": lambda workload: Ours(prepare(workload, WORKERS, **_ONE_BY_ONE)).turn,
+    "one": lambda workload: Ours(prepare(workload, cohort="off")).turn,
+    "two": lambda workload: Ours(prepare(workload, WORKERS, cohort="off")).turn,
     "cohorts": lambda workload: Ours(prepare(workload, WORKERS, cohort="auto")).turn,
-    "profile": lambda workload: Profiled(prepare(workload, **_ONE_BY_ONE)).turn,
+    "profile": lambda workload: Profiled(prepare(workload, cohort="off")).turn,
 }
 
 
