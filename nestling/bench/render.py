@@ -62,11 +62,11 @@ def _table(header: tuple[str, ...], rows: list[list[str]], below: str) -> str:
 def number(value: float | None) -> str:
     """Return a number with three digits, or a dash for none.
 
-    >>> number(None), number(0.01234), number(1.234), number(123.4)
-    ('–', '0.0123', '1.23', '123')
+    >>> number(None), number(0.0), number(0.01234), number(1.234), number(123.4)
+    ('–', '0', '0.0123', '1.23', '123')
     """
-    if value is None:
-        return "–"
+    if not value:
+        return "–" if value is None else "0"
     for digits, below in ((4, 0.1), (3, 1), (2, 10), (1, 100)):
         if abs(value) < below:
             return f"{value:.{digits}f}"
