@@ -69,9 +69,9 @@ def unpickle(data: bytes) -> dict[str, Any]:
 
     >>> unpickle(pickle.dumps({b"labels": [3, 1]}))
     {'labels': [3, 1]}
-    >>> unpickle(pickle.dumps({"run": print}))
+    >>> unpickle(pickle.dumps({"run": exec}))
     Traceback (most recent call last):
-    nestling.errors.DataError: a pickle that names builtins.print is refused: only arrays of numbers are read from one
+    nestling.errors.DataError: a pickle that names builtins.exec is refused: only arrays of numbers are read from one
     """
     value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     if not isinstance(value, dict):
