@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
@@ -207,8 +207,12 @@ def read(data: Mapping[str, Any]) -> Experiment:
         said, _, path = str(problem).partition(" - at `$")
         path = path.strip("`.")
         found: Any = data
+        kind: Any = Experiment
         for part in filter(None, path.replace("[...]", "").split(".")):
             found = found[part]
+            kind = get_type_hints(kind).get(part) if isinstance(kind, type) else None
+        if get_origin(kind) is Literal:
+            raise ConfigError(f"the setting {path} cannot be {found!r}{nearest(str(found), get_args(kind))}") from None
         raise ConfigError(f"the setting {path} cannot be {found!r}: {said[:1].lower()}{said[1:]}") from None
     _sensible(experiment)
     return experiment

@@ -118,3 +118,10 @@ def test_settings():
     for bad in ("upload.format=top-k", "upload.share=0", "upload.shares=1"):
         with pytest.raises(NestlingError, match="upload"):
             Experiment().with_settings([bad])
+
+
+def test_a_word_that_is_no_choice_is_answered_with_the_nearest():
+    with pytest.raises(NestlingError, match=r"upload\.format cannot be 'top'; did you mean 'topk'"):
+        Experiment().with_settings(["upload.format=top"])
+    with pytest.raises(NestlingError, match=r"engine cannot be 'rai'; did you mean 'ray'"):
+        Experiment().with_settings(["engine=rai"])
