@@ -86,7 +86,8 @@ def _side_by_side(parts: Tensor) -> Tensor:
     """(clients, batch, channels, …) → (batch, clients · channels, …), images in channels-last memory."""
     if parts.dim() != 5:
         return parts.transpose(0, 1).flatten(1, 2)
-    return parts.permute(1, 3, 4, 0, 2).flatten(3, 4).permute(0, 3, 1, 2)
+    joined = parts.permute(1, 3, 4, 0, 2).flatten(3, 4)  # of images with one channel a view, in memory as they were
+    return joined.contiguous().permute(0, 3, 1, 2)
 
 
 class _Linear(nn.Linear):
