@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
 from nestling.local.config import Local
+from nestling.local.descent import Descent
 from nestling.local.grouped import Grouped
-from nestling.local.train import Progress, fresh_optimizer
+from nestling.local.train import Progress
 
 # (which members, the indices of a batch of each, all of one length) → inputs and targets of all, one after another
 Batch = Callable[[Sequence[int], Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -87,17 +88,16 @@ def train_together(
     grouped.net.train()
     parameters = grouped.parameters()
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    optimizer = fresh_optimizer(parameters, how, lr)
+    descent = Descent(parameters, how, lr)
     seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
     active = len(members)
     for step in range(len(work[0]) if work else 0):
         now = [parts[step] for parts in work if len(parts) > step]
-        optimizer.zero_grad(set_to_none=True)
         if len(now) < active:
             active = len(now)
             grouped.narrow(active)
             start = [old[:active] for old in start]
-            _narrow(optimizer, active)
+            descent.narrow(active)
         values, counts, hits = _losses(grouped, members[:active], now, partial(_ask, batch, order))
         if start:
             values = values + proximal / 2 * _distances(parameters, start)
@@ -105,7 +105,7 @@ def train_together(
         values = values.detach()  # lets go of the graph, which knows the shapes of this step
         if how.clip:
             _clip(parameters, how.clip)
-        optimizer.step()
+        descent.step()
         seen[:active] += counts
         total[:active] += values * counts
         correct[:active] += hits
@@ -179,11 +179,3 @@ def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
     factors = (limit / (torch.linalg.vector_norm(torch.stack(squares), dim=0) + 1e-6)).clamp(max=1)
     for one in gradients:
         one.mul_(factors.view(-1, *[1] * (one.dim() - 1)))
-
-
-def _narrow(optimizer: torch.optim.Optimizer, clients: int) -> None:
-    """Let an optimiser forget all but the first clients."""
-    for kept in optimizer.state.values():
-        for name, value in kept.items():
-            if isinstance(value, Tensor) and value.dim():  # a counter of steps is everybody's
-                kept[name] = value[:clients]

@@ -44,6 +44,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
     """
     model.eval()
     norms = list(batch_norms(model))
+    before = [(norm.track_running_stats, norm.momentum) for _, norm in norms]
     for _, norm in norms:
         norm.train()
         norm.track_running_stats = True
@@ -66,6 +67,8 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
     finally:
         for hook in hooks:
             hook.remove()
+        for (_, norm), (tracks, momentum) in zip(norms, before, strict=True):
+            norm.track_running_stats, norm.momentum = tracks, momentum
     # a norm that is used twice in a forward tells the mean of both uses
     return {name: value.cpu().double() * count / uses[name] for name, value in sums.items()}, count
 

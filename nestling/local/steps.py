@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.errors import ConfigError
-from nestling.local.device import has_kernels
+from nestling.local.config import Local
+from nestling.local.descent import Descent
 
 Precision = Literal["full", "mixed"]
 
@@ -37,26 +38,19 @@ class Steps:
 
     Parameters
     ----------
-    optimizer, parameters
-        What changes the weights, and which.
-    clip
-        The largest norm of the gradient; 0 leaves it as it is.
+    parameters
+        The weights.
+    how, lr
+        The settings of training, and this round's learning rate.
     half
         The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: list[nn.Parameter],
-        clip: float,
-        half: torch.dtype | None = None,
-    ) -> None:
-        self._optimizer, self._parameters, self._clip, self._half = optimizer, parameters, clip, half
+    def __init__(self, parameters: list[nn.Parameter], how: Local, lr: float, half: torch.dtype | None = None) -> None:
+        self._parameters, self._clip, self._half = parameters, how.clip, half
         self._device = parameters[0].device.type if parameters else "cpu"
-        self._kernels = True if has_kernels(parameters) else None
-        optimizer.zero_grad(set_to_none=True)
-        self._scaler = torch.amp.GradScaler(self._device, enabled=half == torch.float16)
+        self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
+        self._descent = Descent(parameters, how, lr, direct=self._scaler is None)
 
     def forward(self) -> AbstractContextManager[None]:
         """Where the loss is computed."""
@@ -66,10 +60,14 @@ class Steps:
 
     def step(self, loss: Tensor) -> None:
         """Move the weights to make a loss smaller."""
+        if self._scaler is None or self._descent.torch is None:
+            loss.backward()
+            self._descent.step(self._clip)
+            return
         self._scaler.scale(loss).backward()
-        self._scaler.unscale_(self._optimizer)
+        self._scaler.unscale_(self._descent.torch)
         if self._clip:
-            nn.utils.clip_grad_norm_(self._parameters, self._clip, foreach=self._kernels)
-        self._scaler.step(self._optimizer)
+            nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        self._scaler.step(self._descent.torch)
         self._scaler.update()
-        self._optimizer.zero_grad(set_to_none=True)  # after the last step, too: models are kept, gradients are not
+        self._descent.forget()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
 from nestling.local.config import Local
-from nestling.local.device import exact, has_kernels
+from nestling.local.device import exact
 from nestling.local.learner import Learner
 from nestling.local.losses import Loss, cross_entropy
 from nestling.local.steps import Steps
@@ -66,7 +66,7 @@ def train(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    steps = Steps(fresh_optimizer(parameters, how, lr), parameters, how.clip, half)
+    steps = Steps(parameters, how, lr, half)
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
@@ -85,14 +85,6 @@ def train(
     if not (torch.isfinite(total) and torch.isfinite(norms).all()):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
     return Progress(seen, total.item(), correct.item())
-
-
-def fresh_optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
-    """An optimiser that remembers nothing yet."""
-    fused = True if has_kernels(parameters) else None
-    if how.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)
-    return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=fused)
 
 
 def _distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

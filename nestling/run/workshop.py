@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, singledispatchmethod
 from typing import Any, Literal
 
@@ -18,18 +18,18 @@ from nestling.local.batches import batches
 from nestling.local.cohort import Member, train_together
 from nestling.local.device import find_device
 from nestling.local.grouped import Grouped
-from nestling.local.norms import averaged, static, statistics
+from nestling.local.norms import averaged, statistics
 from nestling.local.steps import half_of
 from nestling.local.train import Progress
 from nestling.local.words import Sums, added
-from nestling.run.built import built, shape_of
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
+from nestling.run.models import Models
 from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
-from nestling.seeds import derive, numpy_stream, torch_stream
+from nestling.seeds import derive, drawing, numpy_stream, torch_stream
 
-_MODELS = 16  # shapes of sub-models kept ready
+_AT_ONCE = 2**22  # values of a client's images that are made ready at once: 16 MiB
 _LOGITS = 2**23  # of words, tested at a time: 32 MiB
 
 
@@ -40,7 +40,7 @@ class Workshop:
         self._setting = made
         self._device = device or find_device(made.experiment.device)
         self._half = half_of(self._device, made.experiment.precision)
-        self._models: OrderedDict[object, tuple[nn.Module, dict[Any, Any]]] = OrderedDict()
+        self._models = Models(made, self._device)
 
     @classmethod
     def from_blueprint(cls, blueprint: Blueprint) -> Workshop:
@@ -56,9 +56,9 @@ class Workshop:
     def _train(self, job: Train) -> Update:
         made, seed = self._setting, self._setting.experiment.seed
         own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
-        model, scratch = self._model(job.plan, job.state | job.own, job.ratio)
+        kept = self._models.get(job.plan, job.state | job.own, job.ratio)
         learner = Learner(
-            model,
+            kept.model,
             made.axes,
             job.plan,
             job.ratio,
@@ -66,15 +66,13 @@ class Workshop:
             numpy_stream(seed, "draw", job.round, job.client),
             tuple(sorted(level.ratio for level, _ in made.fleet.mix)),
             job.round,
-            scratch,
+            kept.scratch,
             self._here(job.memory),
             made.dataset.classes - len(made.partition.labels[job.client]) if own else 0,
         )
-        samples = made.partition.train[job.client]
         augment = torch_stream(seed, "augment", job.round, job.client)
-        batch = partial(self._batch, client=job.client, rows=own, generator=augment)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "dropout", job.round, job.client))
+        samples, batch = self._own_samples(job.client, own, augment)
+        with drawing(seed, "dropout", job.round, job.client, device=self._device):
             try:
                 progress = train(
                     learner,
@@ -98,7 +96,7 @@ class Workshop:
                 ) from None
         state = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, tensor in model.state_dict().items()
+            for name, tensor in kept.tensors.items()
         }
         memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
         memory = {name: tensor.cpu() for name, tensor in memory.items()}
@@ -157,13 +155,13 @@ class Workshop:
 
     @__call__.register
     def _gather(self, job: Gather) -> list[tuple[State, int]]:
-        model, _ = self._model(job.plan, job.state)
+        model = self._models.get(job.plan, job.state).model
         return [self._statistics(model, client, job.batch) for client in job.clients]
 
     @__call__.register
     @torch.no_grad()
     def _test(self, job: Test) -> Tensor | Sums:
-        model, _ = self._model(job.plan, job.state)
+        model = self._models.get(job.plan, job.state).model
         model.eval()
         if self._setting.words is not None:
             return self._sums(model, job.part, job.start, job.stop)
@@ -177,11 +175,11 @@ class Workshop:
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor | Sums:
         own = job.state | job.own
-        model, _ = self._model(job.plan, own)
+        model = self._models.get(job.plan, own).model
         if self._setting.statistics:
             told = averaged([self._statistics(model, job.client, job.batch)])
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
-            model, _ = self._model(job.plan, state)
+            model = self._models.get(job.plan, state).model
         model.eval()
         if self._setting.words is not None:
             return self._sums(model, "test", 0, self._setting.tested("test"))
@@ -202,6 +200,18 @@ class Workshop:
             augmented = AUGMENT[made.images.augment](made.images.inputs[chosen].to(self._device), generator)
             inputs, targets = made.images.ready(augmented), made.images.targets[chosen]
         return inputs, (ranks(rows[str(made.classes)], targets) if rows else targets).to(self._device)
+
+    def _own_samples(
+        self, client: int, rows: Mapping[str, Tensor], generator: torch.Generator
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        """A client's samples by number, and what gives the inputs and targets of some numbers."""
+        made, held = self._setting, self._setting.partition.train[client]
+        few = made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
+        if not few or made.images.augment != "none" or rows:
+            return held, partial(self._batch, client=client, rows=rows, generator=generator)
+        # nothing is drawn: all of them once, as making a batch ready takes as long as a step of a small model
+        inputs, targets = self._batch(held, client, rows, generator)
+        return torch.arange(len(held), device="cpu"), lambda chosen: (inputs[chosen], targets[chosen])
 
     def _here(self, state: State) -> State:
         """Tensors where the model is."""
@@ -251,26 +261,11 @@ class Workshop:
         held, words = self._sequences(client), made.words
         return statistics(model, (words.batch(held[part], random)[0].to(self._device) for part in parts))
 
-    def _model(self, plan: Plan, state: State, ratio: float = 1.0) -> tuple[nn.Module, dict[Any, Any]]:
-        """A sub-model that holds `state`, built once per shape, and room for what losses keep beside it."""
-        made = self._setting
-        key = shape_of(made, plan, ratio)
-        if key not in self._models:
-            self._models[key] = built(made, plan, ratio).to(self._device), {}
-        self._models.move_to_end(key)
-        while len(self._models) > _MODELS:
-            self._models.popitem(last=False)
-        model, scratch = self._models[key]
-        model.load_state_dict(state)
-        if made.method.static:
-            static(model)
-        return model, scratch
-
     def _grouped(self, job: TrainMany) -> Grouped:
         """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""
         first = job.jobs[0]
-        model, scratch = self._model(first.plan, first.state | first.own, first.ratio)
-        kept: Grouped | None = scratch.get(Grouped)
+        alone = self._models.get(first.plan, {}, first.ratio)
+        kept: Grouped | None = alone.scratch.get(Grouped)
         if kept is None or kept.room < len(job.jobs):
-            kept = scratch[Grouped] = Grouped(model, len(job.jobs), job.layout)
+            kept = alone.scratch[Grouped] = Grouped(alone.model, len(job.jobs), job.layout)
         return kept

@@ -69,7 +69,7 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
         for cohort in (3, "off")
     )
     for name, tensor in alone.state.items():
-        torch.testing.assert_close(together.state[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+        torch.testing.assert_close(together.state[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
     one, other = together.rounds[0], alone.rounds[0]
     assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-4)
     assert one["clients"] == other["clients"] == 8

@@ -203,7 +203,7 @@ def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(metho
         update = workshop(Train(0, 1, 0.5, plan, state, 0.1))
         told = workshop(Gather(plan, state, (0, 1), 50))
         logits = workshop(asked.Test(plan, state, "test", 0, 30))
-    assert all(parameter.is_meta for model, _ in workshop._models.values() for parameter in model.parameters())
+    assert all(parameter.is_meta for kept in workshop._models._kept.values() for parameter in kept.model.parameters())
     for tensor in [*update.state.values(), *told[0][0].values(), logits]:
         assert tensor.device.type == "cpu"
     assert all(value.dtype == torch.float64 for value in told[0][0].values())
@@ -234,7 +234,7 @@ def test_mixed_precision_learns_what_full_precision_does(half):
         inputs = torch.randn(64, 8)
         targets = (inputs[:, 0] > 0).long()
         parameters = list(net.parameters())
-        steps = Steps(torch.optim.SGD(parameters, lr=0.5, fused=True), parameters, 1.0, kind)
+        steps = Steps(parameters, Local(momentum=0.0, weight_decay=0.0, clip=1.0), 0.5, kind)
         seen = set()
         for _ in range(30):
             with steps.forward():

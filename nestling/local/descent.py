@@ -1,0 +1,126 @@
+"""Gradient descent: what changes a client's weights, fresh in every round.
+
+On the CPU, stochastic gradient descent calls the fused kernel behind ``torch.optim.SGD(fused=True)`` itself, and clips
+in the same pass over the weights: what PyTorch does around that kernel takes as long as the rest of a small model's
+step. The arithmetic is the same, but that a clipped gradient is divided by how much too long it is, where PyTorch
+multiplies by the inverse: they agree to the last bit or two.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nestling.local.config import Local
+from nestling.local.device import has_kernels
+
+_KERNEL = ({torch.float32}, {torch.float64})  # what the fused kernel takes
+
+
+class Descent:
+    """The optimiser of one client, or of a cohort, which remembers nothing yet.
+
+    Parameters
+    ----------
+    parameters
+        What it changes.
+    how, lr
+        The settings of training, and this round's learning rate.
+    direct
+        Whether the kernel may be called without PyTorch's optimiser, where it can.
+
+    Attributes
+    ----------
+    torch
+        PyTorch's optimiser where that is used: for Adam, and on other devices than the CPU; else None.
+
+    Examples
+    --------
+    >>> weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> descent = Descent([weight], Local(momentum=0.0, weight_decay=0.0), lr=1.0)
+    >>> (5 * weight).sum().backward()
+    >>> descent.step(clip=1.0)
+    >>> weight.tolist(), weight.grad
+    ([2.292893409729004, 3.292893409729004], None)
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], how: Local, lr: float, direct: bool = True) -> None:
+        self._parameters = parameters
+        self._how, self._lr = how, lr
+        direct = direct and how.optimizer == "sgd" and _plain(parameters)
+        self.torch = None if direct else _optimizer(parameters, how, lr)
+        self._momenta: list[Tensor] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, clip: float = 0.0) -> None:
+        """Take a step along gradients that are together no longer than `clip`, and let go of them."""
+        if self.torch is None:
+            self._direct(clip)
+        else:
+            if clip:
+                kernels = True if has_kernels(self._parameters) else None
+                nn.utils.clip_grad_norm_(self._parameters, clip, foreach=kernels)
+            self.torch.step()
+        self.forget()
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first clients of a cohort alone."""
+        self._momenta = [momentum[:clients] for momentum in self._momenta]
+        for kept in self.torch.state.values() if self.torch is not None else ():
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.dim():  # a counter of steps is everybody's
+                    kept[name] = value[:clients]
+
+    def _direct(self, clip: float) -> None:
+        how = self._how
+        gradients = [parameter.grad for parameter in self._parameters]
+        used = [k for k, gradient in enumerate(gradients) if gradient is not None]
+        whole = len(used) == len(gradients)
+        first = not self._momenta and whole  # then nobody needs to have written zeros there
+        if how.momentum and not self._momenta:
+            make = torch.empty_like if first else torch.zeros_like
+            self._momenta = [make(parameter) for parameter in self._parameters]
+        moved: list[Tensor] = [gradient for gradient in gradients if gradient is not None]
+        if not moved:
+            return
+        excess = _excess(moved, clip) if clip else None
+        if excess is not None and excess.dtype != torch.float32:  # the kernel knows none in double precision
+            torch._foreach_div_(moved, excess)
+            excess = None
+        torch._fused_sgd_(
+            [self._parameters[k] for k in used],
+            moved,
+            [self._momenta[k] for k in used] if how.momentum else [],
+            weight_decay=how.weight_decay,
+            momentum=how.momentum,
+            lr=self._lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=first and how.momentum > 0,
+            grad_scale=excess,
+        )
+
+
+def _excess(gradients: list[Tensor], limit: float) -> Tensor:
+    """How many times too long gradients are: at least once."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return ((norm + 1e-6) / limit).clamp(min=1.0)
+
+
+def _plain(parameters: list[nn.Parameter]) -> bool:
+    """Whether the kernel takes all parameters at once."""
+    return all(parameter.is_cpu for parameter in parameters) and {one.dtype for one in parameters} in _KERNEL
+
+
+def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
+    fused = True if has_kernels(parameters) else None
+    if how.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)
+    return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=fused)

@@ -1,0 +1,93 @@
+"""Gradient descent by the kernel itself: the steps of PyTorch's optimiser."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from nestling.local import Local
+from nestling.local.descent import Descent
+
+SHAPES = [(3, 4), (5,), (2, 3, 2, 2), ()]
+
+
+def weights(seed, dtype=torch.float64):
+    random = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=random, dtype=dtype)) for shape in SHAPES]
+
+
+def pull(parameters, step, used):
+    """A loss whose gradients differ from step to step; those of parameters that are not used are None."""
+    return sum((k + 1 + step) * (one - step).square().sum() for k, one in enumerate(parameters) if k in used)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    decay=st.sampled_from([0.0, 5e-4, 0.1]),
+    clip=st.sampled_from([0.0, 1e-3, 1.0, 1e6]),
+    use=st.lists(st.sets(st.integers(0, len(SHAPES) - 1)), min_size=1, max_size=5),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_its_steps_are_those_of_pytorch(momentum, decay, clip, use, dtype):
+    how = Local(momentum=momentum, weight_decay=decay, clip=clip)
+    ours, theirs = weights(1, dtype), weights(1, dtype)
+    descent = Descent(ours, how, 0.05)
+    assert descent.torch is None
+    optimizer = torch.optim.SGD(theirs, lr=0.05, momentum=momentum, weight_decay=decay, fused=False)
+    for step, used in enumerate(use):
+        if not used:
+            continue
+        pull(ours, step, used).backward()
+        descent.step(clip)
+        optimizer.zero_grad()
+        pull(theirs, step, used).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(theirs, clip)
+        optimizer.step()
+        assert all(one.grad is None for one in ours)
+    close = 1e-12 if dtype == torch.float64 else 1e-4
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+def test_without_gradients_nothing_moves():
+    ours = weights(2)
+    before = [one.detach().clone() for one in ours]
+    Descent(ours, Local(), 0.1).step(1.0)
+    assert all(torch.equal(one, old) for one, old in zip(ours, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "how", "direct"),
+    [
+        (weights(0), Local(optimizer="adam"), True),
+        ([*weights(0, torch.float32), *weights(0)], Local(), True),
+        (weights(0, torch.bfloat16), Local(), True),
+        (weights(0), Local(), False),
+    ],
+)
+def test_what_the_kernel_does_not_take_goes_through_pytorch(parameters, how, direct):
+    assert Descent(parameters, how, 0.1, direct).torch is not None
+
+
+def test_gradients_of_an_earlier_round_are_forgotten():
+    ours = weights(3)
+    pull(ours, 1, {0, 1}).backward()
+    Descent(ours, Local(), 0.1)
+    assert all(one.grad is None for one in ours)
+
+
+def test_narrowed_it_goes_on_with_the_first_clients():
+    """Momenta of clients that are done are left behind."""
+    stacked = nn.Parameter(torch.ones(3, 2))
+    whole = stacked.data
+    descent = Descent([stacked], Local(momentum=0.5, weight_decay=0.0), 1.0)
+    stacked.sum().backward()
+    descent.step()
+    stacked.grad, stacked.data = None, whole[:2]
+    descent.narrow(2)
+    stacked.sum().backward()
+    descent.step()
+    assert whole.tolist() == [[-1.5, -1.5], [-1.5, -1.5], [0.0, 0.0]]
