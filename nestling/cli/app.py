@@ -22,6 +22,7 @@ from nestling.cli.report import report_command
 from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, one_line
 from nestling.errors import NestlingError
+from nestling.heap import keep_freed_memory
 
 
 def _examples(*lines: str) -> str:
@@ -101,6 +102,8 @@ def _root(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done, 2 bad input, 1 anything else, 130 interrupted."""
     given = list(sys.argv[1:] if args is None else args)
+    if args is None:  # the process is ours
+        keep_freed_memory()
     debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
     given = [word for word in given if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):

@@ -101,9 +101,10 @@ class Tally:
         weight: float = 1.0,
         touched: Plan | None = None,
         *,
+        clients: int = 1,
         trusted: bool = False,
     ) -> None:
-        """Add what one client returned.
+        """Add what one client returned, or the mean of several that had the same plan.
 
         Parameters
         ----------
@@ -112,10 +113,12 @@ class Tally:
         plan
             The plan it was given.
         weight
-            How much it counts: 1, its number of samples, …
+            How much it counts: 1, its number of samples, …; of several clients, all together.
         touched
             What it trained where that is less than the plan: a plan that names some axes again, with fewer
             units. It may name frozen axes, such as the classes that the client holds.
+        clients
+            How many they are.
         trusted
             Skip the search for values that are not finite: for workers of your own that have looked already.
         """
@@ -142,7 +145,7 @@ class Tally:
             where = {name: cut for names, (_, cut) in part.items() for name in names}
             self._sums.add({name: cut.take(state[name]) for name, cut in inside.items()}, where, weight)
         self._add_mean(rest, state, how, plan, weight)
-        self.clients += 1
+        self.clients += clients
 
     @torch.no_grad()
     def value(self) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from nestling.engines.blocks import TRAVEL, Block
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.messages import dump, load
 from nestling.errors import RunError, first_line
+from nestling.heap import keep_freed_memory
 
 _LARGE = 2**16  # bytes from which on a message goes through shared memory
 
@@ -195,6 +196,7 @@ def _serve(pipe: Connection) -> None:
     """Work until the pipe closes: the whole life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
     torch.set_num_threads(1)
+    keep_freed_memory()
     work: Work | None = None
     make: Callable[[], Any] | None = None
     while True:

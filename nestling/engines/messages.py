@@ -80,12 +80,15 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, **how: Any) -> None:
         super().__init__(file, **how)
         self.shared: list[Shared] = []
+        self._places: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, Shared):
             return None
-        self.shared.append(obj)
-        return len(self.shared) - 1
+        if id(obj) not in self._places:  # the jobs of a cohort share one slice
+            self._places[id(obj)] = len(self.shared)
+            self.shared.append(obj)
+        return self._places[id(obj)]
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.layout == torch.strided and obj.is_cpu and not obj.requires_grad:

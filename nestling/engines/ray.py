@@ -26,6 +26,7 @@ from nestling.engines.attempt import TRIES, attempt, failure
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.messages import dump, load, travels
 from nestling.errors import RunError, first_line
+from nestling.heap import keep_freed_memory
 
 _PATIENCE = 120.0  # seconds until Ray must have found room for at least one worker
 _HABITS = {
@@ -210,6 +211,7 @@ class _Actor:
 
     def __init__(self, make: tuple[bytes, list[Any]], paths: list[str]) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         sys.path.extend(path for path in paths if path not in sys.path)  # what the caller can import, we can
         self._make = make
         self._work: Work | None = None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,9 @@ from nestling.local.batches import batches
 from nestling.local.config import Local
 from nestling.local.descent import Descent
 from nestling.local.grouped import Grouped
-from nestling.local.train import Progress
+from nestling.local.train import Progress, finite
+
+_T = TypeVar("_T")
 
 # (which members, the indices of a batch of each, all of one length) → inputs and targets of all, one after another
 Batch = Callable[[Sequence[int], Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -56,9 +59,35 @@ class Member:
     labels: Tensor | None = None
 
 
+class Trained:
+    """A cohort after its training. Weights are still in the network, until it trains another one.
+
+    Attributes
+    ----------
+    progress
+        For every member, how far its training went.
+    """
+
+    def __init__(self, progress: Sequence[Progress], grouped: Grouped, order: Sequence[int]) -> None:
+        self._grouped, self._order = grouped, order  # members by their places in the network
+        self.progress = self._by_member(progress)
+
+    def states(self) -> list[dict[str, Tensor]]:
+        """The weights of every member."""
+        return self._by_member(self._grouped.states())
+
+    def mean(self, weights: Sequence[float]) -> dict[str, Tensor]:
+        """The mean weights of all members, of which each counts so much; of counters, the highest."""
+        return self._grouped.mean([weights[member] for member in self._order])
+
+    def _by_member(self, placed: Sequence[_T]) -> list[_T]:
+        found = dict(zip(self._order, placed, strict=True))
+        return [found[member] for member in range(len(found))]
+
+
 def train_together(
     grouped: Grouped, members: Sequence[Member], batch: Batch, how: Local, *, lr: float, proximal: float = 0.0
-) -> list[tuple[dict[str, Tensor], Progress]]:
+) -> Trained:
     """Train all members of a cohort by cross-entropy.
 
     Parameters
@@ -71,11 +100,6 @@ def train_together(
         Gives the inputs and targets of some members' batches.
     how, lr, proximal
         As `nestling.local.train` takes them.
-
-    Returns
-    -------
-    list
-        For every member its weights after training, and how far that went.
     """
     work = [
         list(chain.from_iterable(batches(one.samples, how.batch, one.shuffle) for _ in range(how.epochs)))
@@ -110,13 +134,10 @@ def train_together(
         total[:active] += values * counts
         correct[:active] += hits
     grouped.narrow(len(members))
-    norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
-    if not (total.isfinite().all() and norms.isfinite().all()):
+    if not (total.isfinite().all() and finite(grouped.net)):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
     sums = zip(seen.tolist(), total.tolist(), correct.tolist(), strict=True)
-    told = [Progress(int(count), loss, right) for count, loss, right in sums]
-    trained = dict(zip(order, zip(grouped.states(), told, strict=True), strict=True))
-    return [trained[k] for k in range(len(order))]
+    return Trained([Progress(int(count), loss, right) for count, loss, right in sums], grouped, order)
 
 
 def _ask(batch: Batch, order: Sequence[int], places: Sequence[int], chosen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -308,8 +308,8 @@ class Grouped:
             if type(module) in _LAYERS:
                 module.__class__ = _LAYERS[type(module)]
                 module.at = self.at  # type: ignore[assignment]
-        state = self.net.state_dict().keys()
-        self._stacked = {name: tensor for name, tensor in tensors(self.net) if name in state}
+        self._names = list(self.net.state_dict())
+        self._stacked = {name: tensor for name, tensor in tensors(self.net) if name in self._names}
         self._loaded = room
         self._whole = {name: tensor.data for name, tensor in self._stacked.items()}
 
@@ -318,8 +318,11 @@ class Grouped:
         self._loaded = len(states)
         self.narrow(self._loaded)
         for name, stacked in self._stacked.items():
-            for place, state in zip(stacked.data, states, strict=True):
-                place.copy_(state[name])
+            given = [state[name] for state in states]
+            if all(one is given[0] for one in given):  # clients with the same slice
+                stacked.data.copy_(given[0].expand_as(stacked))
+            else:
+                torch.stack(given, out=stacked.data)
 
     def narrow(self, clients: int) -> None:
         """From now on, work for the first so many only: the others' tensors stay as they are."""
@@ -342,11 +345,31 @@ class Grouped:
 
     def states(self) -> list[dict[str, Tensor]]:
         """Every client's tensors, copied."""
-        names = self.net.state_dict()
         return [
-            {name: self._whole[name][k].clone(memory_format=torch.contiguous_format) for name in names}
+            {name: self._whole[name][k].clone(memory_format=torch.contiguous_format) for name in self._names}
             for k in range(self._loaded)
         ]
+
+    @torch.no_grad()
+    def mean(self, weights: Sequence[float]) -> dict[str, Tensor]:
+        """The mean of all clients' tensors, of which each counts so much; of counters, the highest.
+
+        >>> grouped = Grouped(nn.Linear(1, 1, bias=False), room=2, layout="batch")
+        >>> grouped.load([{"weight": torch.tensor([[value]])} for value in (1.0, 5.0)])
+        >>> grouped.mean([3, 1])
+        {'weight': tensor([[2.]])}
+        """
+        shares = torch.tensor(weights, dtype=torch.float64)
+        shares = shares / shares.sum()
+        result = {}
+        for name in self._names:
+            stacked = self._whole[name][: self._loaded]
+            if stacked.is_floating_point():  # what all have alike stays as it is, to the bit
+                moved = torch.tensordot(shares.to(stacked.dtype), stacked - stacked[0], dims=1)
+                result[name] = (stacked[0] + moved).contiguous()
+            else:
+                result[name] = stacked.amax(0)
+        return result
 
 
 def _direct(module: nn.Module) -> Iterator[Tensor]:

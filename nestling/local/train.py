@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,15 @@ class Progress:
     samples: int
     loss: float
     correct: float
+
+
+def summed(parts: Iterable[Progress]) -> Progress:
+    """Add up what several clients tell.
+
+    >>> summed([Progress(10, 5.0, 2), Progress(20, 7.0, 9)])
+    Progress(samples=30, loss=12.0, correct=11)
+    """
+    return Progress(*map(sum, zip(*((part.samples, part.loss, part.correct) for part in parts), strict=True)))
 
 
 def train(
@@ -81,10 +91,19 @@ def train(
             seen += count
             total += value.detach() * count
             correct += (logits.detach().argmax(-1) == targets).sum()
-    norms = torch.stack(torch._foreach_norm(list[Tensor](parameters))) if parameters else total
-    if not (torch.isfinite(total) and torch.isfinite(norms).all()):
+    if not (torch.isfinite(total) and finite(model)):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
     return Progress(seen, total.item(), correct.item())
+
+
+def finite(model: nn.Module) -> bool:
+    """Whether all that a model holds are numbers.
+
+    >>> finite(nn.Linear(2, 2))
+    True
+    """
+    held = [tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()]
+    return not held or bool(torch.stack(torch._foreach_norm(held)).isfinite().all())
 
 
 def _distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

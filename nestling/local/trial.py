@@ -122,8 +122,7 @@ def _together(
         joined = torch.cat(list(chosen))
         return inputs[joined], targets[joined]
 
-    trained = train_together(Grouped(model, len(states), layout), members, batch, _HOW, lr=_HOW.lr)
-    return [state for state, _ in trained]
+    return train_together(Grouped(model, len(states), layout), members, batch, _HOW, lr=_HOW.lr).states()
 
 
 def _close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

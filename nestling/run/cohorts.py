@@ -82,7 +82,7 @@ def groups(
         members.sort(key=lambda client: -len(setting.partition.train[client]))  # those with as many steps together
         found += [
             Cohort(tuple(part), layout if len(part) > 1 else None)
-            for part in _dealt(members, math.ceil(len(members) / size))
+            for part in _dealt(members, _parts(sizes, size, len(members)))
         ]
     place = {client: at for at, client in enumerate(clients)}
     return sorted(found, key=lambda cohort: min(place[client] for client in cohort.clients))
@@ -92,10 +92,9 @@ def updates(replies: Iterable[Update | list[Update]], tick: Callable[[], None]) 
     """Yield the updates of all clients; the first of a cohort was counted when the reply came."""
     for reply in replies:
         together = reply if isinstance(reply, list) else [reply]
-        for at, update in enumerate(together):
-            if at:
-                tick()
-            yield update
+        for _ in range(sum(len(update.clients) for update in together) - 1):
+            tick()
+        yield from together
 
 
 @cache
@@ -164,6 +163,12 @@ def _size(sizes: Mapping[int, float], clients: int) -> int:
         return 1
     bar = _NEARLY * max(possible.values())
     return min(size for size, gain in possible.items() if gain >= bar)
+
+
+def _parts(sizes: Mapping[int, float], size: int, clients: int) -> int:
+    """How many cohorts of a size there are: an even number, where nobody asked for a size, as workers mostly are."""
+    parts = math.ceil(clients / size)
+    return parts if math.inf in sizes.values() or parts == 1 else parts + parts % 2
 
 
 def _dealt(members: Sequence[int], parts: int) -> Iterator[Sequence[int]]:

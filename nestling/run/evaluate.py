@@ -30,8 +30,9 @@ from nestling.run.slices import Slices
 
 __all__ = ["evaluate", "ready", "score"]
 
-_SAMPLES = 1000  # that one job tests
-_SEQUENCES = 250  # the same, of words
+_SAMPLES = 1000  # that one job tests, at most; fewer where there are few, so that several workers have something to do
+_JOBS = 8  # that there are at least, if that leaves each a tenth of that
+_SEQUENCES = 250  # of words that one job tests; which of them are masked depends on it
 
 Answer = Tensor | Sums  # logits (samples, classes), or what is counted of words
 
@@ -83,12 +84,14 @@ def score(figures: Mapping[str, Any]) -> float:
 
 def _answers(setting: Setting, engine: Engine, states: Mapping[Plan, State], part: Any) -> dict[Plan, Answer]:
     """What sub-models say of the test or validation samples."""
-    count, each = setting.tested(part), _SAMPLES if setting.words is None else _SEQUENCES
+    count = setting.tested(part)
+    each = _SEQUENCES if setting.words is not None else min(_SAMPLES, max(_SAMPLES // 10, math.ceil(count / _JOBS)))
     cuts = [(start, min(count, start + each)) for start in range(0, count, each)]
     handed = shared(engine, states)
     jobs = [Test(plan, state, part, start, stop) for plan, state in handed.items() for start, stop in cuts]
     said: dict[Plan, list[Any]] = {plan: [] for plan in states}
-    for job, answer in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs)), strict=True):
+    order = sizes(setting, jobs, [job.stop - job.start for job in jobs])
+    for job, answer in zip(jobs, all_replies(engine, jobs, order), strict=True):
         said[job.plan].append(answer)
     return {plan: torch.cat(parts) if setting.words is None else added(parts) for plan, parts in said.items()}
 

@@ -36,7 +36,10 @@ class Train:
 
 @dataclass(frozen=True, eq=False)
 class TrainMany:
-    """Train slices of one shape as a grouped network; the reply is a list of updates."""
+    """Train slices of one shape as a grouped network.
+
+    The reply is a list of updates: one for all clients where the server would do nothing but add them up.
+    """
 
     jobs: tuple[Train, ...]
     layout: Layout
@@ -44,18 +47,17 @@ class TrainMany:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a client returns: its slice after training, and how far that went.
+    """What a client returns: its slice after training, and how far that went; or several clients, their mean.
 
     `touched` is narrower than `plan` where it trained less than it was given (the classes it holds). `memory` is for
     the client's own next turn: a device would keep it, a simulation hands it to whichever worker plays the client.
     Where uploads are encoded, `upload` is what travels, and `state` holds only what the client keeps to itself.
     """
 
-    client: int
+    clients: tuple[int, ...]
     plan: Plan
     touched: Plan | None
     state: State
-    samples: int
     progress: Progress
     memory: State = field(default_factory=dict)
     upload: bytes | None = None

@@ -15,7 +15,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Setting
 from nestling.seeds import numpy_stream
 
-_CLIENTS = 8  # whose statistics one job asks for
+_CLIENTS = 8  # whose statistics one job asks for, at most; and jobs that there are at least, for as many workers
 
 
 def ready(
@@ -27,13 +27,15 @@ def ready(
     if not setting.statistics:
         return states | dict(given or {})
     asked, batch = _asked(setting, server.round), statistics_batch(setting)
+    several = max(1, min(_CLIENTS, len(asked) // _CLIENTS))
     jobs = [
-        Gather(plan, state, asked[at : at + _CLIENTS], batch)
+        Gather(plan, state, asked[at : at + several], batch)
         for plan, state in shared(engine, states).items()
-        for at in range(0, len(asked), _CLIENTS)
+        for at in range(0, len(asked), several)
     ]
     parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
-    for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs)), strict=True):
+    amounts = [float(sum(len(setting.partition.train[client]) for client in job.clients)) for job in jobs]
+    for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs, amounts)), strict=True):
         parts[job.plan] += told
     for plan, state in states.items():
         for name, value in averaged(parts[plan]).items():
@@ -68,6 +70,6 @@ def all_replies(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | No
     return found
 
 
-def sizes(setting: Setting, jobs: Sequence[Any]) -> list[float]:
-    """How large jobs are, compared with each other."""
-    return [float(setting.cost(job.plan).macs) for job in jobs]
+def sizes(setting: Setting, jobs: Sequence[Any], samples: Sequence[float]) -> list[float]:
+    """How large jobs are, compared with each other, from the samples of each."""
+    return [setting.cost(job.plan).macs * many for job, many in zip(jobs, samples, strict=True)]

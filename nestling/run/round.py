@@ -65,10 +65,10 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     work = Lazy(len(cohorts), lambda k: cohorts[k].job([job(client) for client in cohorts[k].clients]), keep=0)
     for reply in updates(replies(engine, work, tick=tick), tick):
         update = _received(setting, server, reply)
-        weight = _weight(setting, update, levels[update.client].ratio)
+        weight = sum(setting.weight(client, levels[client].ratio) for client in update.clients)
         own.add(update, weight)
         _merge(setting, server, update, weight)
-        slices.done(update.plan)
+        slices.done(update.plan, len(update.clients))
         samples += update.progress.samples
         loss += update.progress.loss
         correct += update.progress.correct
@@ -94,13 +94,6 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     }
 
 
-def _weight(setting: Setting, update: Update, ratio: float) -> float:
-    """How much a client counts."""
-    weighting = setting.experiment.server.weighting
-    weighting = setting.method.weighting if weighting == "method" else weighting
-    return {"none": 1.0, "samples": float(update.samples), "width": ratio}[weighting]
-
-
 def _received(setting: Setting, server: Server, update: Update) -> Update:
     """A client's update with its slice as it arrives, where uploads are encoded."""
     if update.upload is None:
@@ -110,20 +103,23 @@ def _received(setting: Setting, server: Server, update: Update) -> Update:
 
 
 def _merge(setting: Setting, server: Server, update: Update, weight: float) -> None:
-    """Take in what one client returned; what it keeps to itself changes nothing of the global model."""
+    """Take in what a client returned, or the mean of several; what one keeps to itself changes nothing of the model."""
+    first, clients = update.clients[0], len(update.clients)  # those who keep something come one by one
     kept = setting.private & update.state.keys()
     if kept:
         sent = server.slice(setting, update.plan)
-        server.private.put(update.client, server.round, {name: update.state[name] for name in sorted(kept)})
+        server.private.put(first, server.round, {name: update.state[name] for name in sorted(kept)})
         update.state.update({name: sent[name] for name in kept})
     if update.memory:
-        remember(setting.cut_axes, server.memories, update.client, update.plan, update.memory, round=server.round)
-    server.tally.add(update.state, update.plan, weight, update.touched)
-    server.cover(update.plan)
-    travelled = _bytes(setting, update.plan)
+        remember(setting.cut_axes, server.memories, first, update.plan, update.memory, round=server.round)
+    # where nothing was encoded, the worker has looked for values that are not finite
+    trusted = update.upload is None
+    server.tally.add(update.state, update.plan, weight, update.touched, clients=clients, trusted=trusted)
+    server.cover(update.plan, clients)
+    travelled = clients * _bytes(setting, update.plan)
     server.counts["bytes_down"] += travelled
     server.counts["bytes_up"] += travelled if update.upload is None else len(update.upload)
-    server.counts["client_macs"] += _macs(setting, update.client, update.plan)
+    server.counts["client_macs"] += sum(_macs(setting, client, update.plan) for client in update.clients)
 
 
 def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:

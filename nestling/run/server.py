@@ -118,8 +118,8 @@ class Server:
         """What was spent so far, as it is recorded; simulated time only where there are devices."""
         return {**self.counts, "simulated_seconds": self.counts["simulated_seconds"] if setting.devices else None}
 
-    def cover(self, plan: Plan) -> None:
-        """Count the units that a plan keeps."""
+    def cover(self, plan: Plan, clients: int = 1) -> None:
+        """Count the units that a plan keeps, for so many clients."""
         for name, counts in self.coverage.items():
             for start, stop in plan.runs.get(name, ((0, len(counts)),)):
-                counts[start:stop] += 1
+                counts[start:stop] += clients

@@ -225,13 +225,14 @@ class Setting:
 
     def kept_bytes(self, made: Plan) -> int:
         """Bytes of a sub-model that never travel: what clients keep to themselves, and statistics of static norms."""
-        stay = self.private | self.statistics
         how = cuts(self.cut_axes, made)
-        return sum(
-            math.prod(how[name].shape) * tensor.itemsize
-            for name, tensor in self.model.state_dict().items()
-            if name in stay and name in how and name not in self.axes.tied
-        )
+        return sum(math.prod(how[name].shape) * size for name, size in self._kept.items() if name in how)
+
+    @cached_property
+    def _kept(self) -> dict[str, int]:
+        """Bytes of a value of every tensor that never travels."""
+        stay = (self.private | self.statistics) - self.axes.tied.keys()
+        return {name: tensor.itemsize for name, tensor in self.model.state_dict().items() if name in stay}
 
     @cached_property
     def statistics(self) -> frozenset[str]:
@@ -247,6 +248,12 @@ class Setting:
             return self.fleet.level(client, round)
         costs = {level: self.cost(self.submodel(level.ratio)) for level, _ in self.fleet.mix}
         return level_for(self.devices.device_of(client), costs)
+
+    def weight(self, client: int, ratio: float) -> float:
+        """How much a client counts where slices are merged."""
+        how = self.experiment.server.weighting
+        how = self.method.weighting if how == "method" else how
+        return {"none": 1.0, "samples": float(len(self.partition.train[client])), "width": ratio}[how]
 
     def turn(self, client: int, ratio: float, round: int, notes: Mapping[str, Tensor] | None = None) -> Turn:
         """A client's turn in a round: what its slice may depend on."""

@@ -35,8 +35,8 @@ class Slices:
             self._held[plan] = self._engine.share(self._cut(plan))
         return self._held[plan]
 
-    def done(self, plan: Plan) -> None:
-        """One job with this plan is done."""
-        self._left[plan] -= 1
+    def done(self, plan: Plan, clients: int = 1) -> None:
+        """So many clients with this plan are done."""
+        self._left[plan] -= clients
         if self._left[plan] <= 0:
             self._held.pop(plan, None)

@@ -20,7 +20,7 @@ from nestling.local.device import find_device
 from nestling.local.grouped import Grouped
 from nestling.local.norms import averaged, statistics
 from nestling.local.steps import half_of
-from nestling.local.train import Progress
+from nestling.local.train import Progress, summed
 from nestling.local.words import Sums, added
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
 from nestling.run.models import Models
@@ -131,9 +131,19 @@ class Workshop:
             lr=job.jobs[0].lr,
             proximal=made.method.proximal + made.experiment.local.proximal,
         )
-        return [
-            self._update(one, state, progress, {}) for one, (state, progress) in zip(job.jobs, trained, strict=True)
-        ]
+        if self._alike(job.jobs):
+            weights = [made.weight(one.client, one.ratio) for one in job.jobs]
+            clients, touched = tuple(one.client for one in job.jobs), self._touched(job.jobs[0])
+            return [Update(clients, job.jobs[0].plan, touched, trained.mean(weights), summed(trained.progress))]
+        told = zip(job.jobs, trained.states(), trained.progress, strict=True)
+        return [self._update(one, state, progress, {}) for one, state, progress in told]
+
+    def _alike(self, jobs: Sequence[Train]) -> bool:
+        """Whether the server needs no more of some clients than their mean: they trained the same, and keep nothing."""
+        made = self._setting
+        if made.private or made.experiment.upload.format != "dense":
+            return False
+        return len({one.plan for one in jobs}) == 1 and len({self._touched(one) for one in jobs}) == 1
 
     def _labels(self, client: int) -> Tensor | None:
         """The classes that a client holds, where its loss is masked to them."""
@@ -143,15 +153,19 @@ class Workshop:
 
     def _update(self, job: Train, state: State, progress: Progress, memory: State) -> Update:
         """What a client returns, from its weights after training."""
-        made, samples = self._setting, len(self._setting.partition.train[job.client])
-        selected = any(axis in made.axes.frozen for axis in job.plan.runs)
-        rows = made.rows(job.client) if made.method.masked and not selected else {}
-        upload, touched = None, Plan(rows) if rows else None
+        made, upload = self._setting, None
         if made.experiment.upload.format != "dense":
             drawn = derive(made.experiment.seed, "upload", job.round, job.client)
             upload, left = packed(made, state, job.state, job.memory, drawn)
             memory, state = memory | left, {name: state[name] for name in state if name in made.private}
-        return Update(job.client, job.plan, touched, state, samples, progress, memory, upload)
+        return Update((job.client,), job.plan, self._touched(job), state, progress, memory, upload)
+
+    def _touched(self, job: Train) -> Plan | None:
+        """What a client trains of its slice where that is less than all of it: the rows of classes that it holds."""
+        made = self._setting
+        selected = any(axis in made.axes.frozen for axis in job.plan.runs)
+        rows = made.rows(job.client) if made.method.masked and not selected else {}
+        return Plan(rows) if rows else None
 
     @__call__.register
     def _gather(self, job: Gather) -> list[tuple[State, int]]:

@@ -97,8 +97,8 @@ def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, tar
         layout = found.layout
     members = [Member(state, samples[k], generator(k), generator(k), labels[k]) for k, state in enumerate(states)]
     wobble = Wobble(inputs, targets, len(counts))
-    together = train_together(Grouped(model, len(counts) + 1, layout), members, wobble.many, how, lr=0.1, proximal=mu)
-    return alone, together
+    trained = train_together(Grouped(model, len(counts) + 1, layout), members, wobble.many, how, lr=0.1, proximal=mu)
+    return alone, list(zip(trained.states(), trained.progress, strict=True))
 
 
 def assert_same(alone, together):

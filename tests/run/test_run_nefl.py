@@ -115,7 +115,7 @@ def test_own_tensors_are_averaged_per_submodel():
     owns = Owns(frozenset({"step", "count"}))
     for key, step, count, weight in (("small", 1.0, 3, 1.0), ("small", 4.0, 9, 2.0), ("large", 7.0, 1, 1.0)):
         state = {"step": torch.tensor(step), "count": torch.tensor(count), "other": torch.ones(2)}
-        owns.add(Update(0, Plan(key=key), None, state, 1, Progress(1, 0.0, 0.0)), weight)
+        owns.add(Update((0,), Plan(key=key), None, state, Progress(1, 0.0, 0.0)), weight)
     assert {key: {name: float(x) for name, x in own.items()} for key, own in owns.value().items()} == {
         "small": {"step": 3.0, "count": 9.0},
         "large": {"step": 7.0, "count": 1.0},

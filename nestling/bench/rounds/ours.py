@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from nestling.cut import Tally
 from nestling.engines import LocalEngine
+from nestling.heap import keep_freed_memory
 from nestling.run import checkpoint, round, workshop
 from nestling.run.evaluate import evaluate
 from nestling.run.jobs import Gather, Test
@@ -32,6 +33,7 @@ class Ours:
     """An experiment with so many workers, round by round."""
 
     def __init__(self, made: Setting) -> None:
+        keep_freed_memory()  # as the command line does
         self._made = made
         self._engine = LocalEngine(partial(Workshop, made), made.experiment.workers)
         self._server = Server.start(made, None)
@@ -53,6 +55,7 @@ class Profiled:
     """
 
     def __init__(self, made: Setting, folder: Path | None = None) -> None:
+        keep_freed_memory()
         self._made = made
         self._clock = Clock()
         self._engine = LocalEngine(self._worker)
