@@ -49,5 +49,5 @@ _OFFLINE = (
     ("RAY_USAGE_STATS_ENABLED", "0"),
     ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
 )
-FLOWER = Other("Flower", "bench/with_flower.py", ".venv-flower", ("cifar10", "mnist", "cnn-e", "mlp"), _OFFLINE)
+FLOWER = Other("Flower", "bench/with_flower_lean.py", ".venv-flower", ("cifar10", "mnist", "cnn-e", "mlp"), _OFFLINE)
 PFL = Other("pfl", "bench/with_pfl.py", ".venv-pfl", ("cnn-e", "mlp", "mlp-e"))

@@ -1,8 +1,8 @@
-"""Flower's simulation engine with a HeteroFL strategy, on the workloads of `nestling bench rounds`.
+"""Flower's simulation engine, lean: the least that it can do with a HeteroFL strategy, on `nestling bench rounds`.
 
-``.venv-flower/bin/python bench/with_flower.py WORKLOAD full|quick`` says one line of JSON when it is ready, and then
-the seconds of a round for every line that it reads. Flower gets the best of everything: slices are cut and merged by
-Nestling, actors keep their models and data, there is one actor with one thread per core, and replies are looked for
+``.venv-flower/bin/python bench/with_flower_lean.py WORKLOAD full|quick`` says one line of JSON when it is ready, and
+then the seconds of a round for every line that it reads. Flower gets the best of everything: slices are cut and merged
+by Nestling, actors keep their models and data, there is one actor with one thread per core, and replies are looked for
 every hundredth of a second. Starting up is not timed.
 """
 
@@ -22,7 +22,7 @@ HOME = TemporaryDirectory()
 os.environ["FLWR_HOME"] = HOME.name  # Flower's own files, gone with this program
 
 import torch  # noqa: E402
-from flower_client import app as client_app  # noqa: E402
+from flower_lean_client import app as client_app  # noqa: E402
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.serverapp.strategy import Result, Strategy  # noqa: E402

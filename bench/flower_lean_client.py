@@ -1,4 +1,4 @@
-"""Flower's ClientApp of the benchmark: a client takes its slice, trains it, and sends it back.
+"""Flower's ClientApp of the benchmark, lean: a client takes its slice, trains it, and sends it back.
 
 A module of its own, so that Flower's actors import it instead of unpickling it with every message: what they built and
 read once, they keep.
