@@ -1,4 +1,4 @@
-"""Flower's simulation engine, lean: the least that it can do with a HeteroFL strategy, on `nestling bench rounds`.
+"""Flower's simulation engine, lean: the least that it must do for a round of HeteroFL, on `nestling bench rounds`.
 
 ``.venv-flower/bin/python bench/with_flower_lean.py WORKLOAD full|quick`` says one line of JSON when it is ready, and
 then the seconds of a round for every line that it reads. Flower gets the best of everything: slices are cut and merged
@@ -8,91 +8,55 @@ every hundredth of a second. Starting up is not timed.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable
-from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
+
+import torch
+from flower_lean_client import app as client_app
+from flower_simulation import simulate
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from nestling.bench.rounds.contest import own_voice, serve
-
-VOICE = own_voice()  # before anything can print
-HOME = TemporaryDirectory()
-os.environ["FLWR_HOME"] = HOME.name  # Flower's own files, gone with this program
-
-import torch  # noqa: E402
-from flower_lean_client import app as client_app  # noqa: E402
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
-from flwr.simulation import run_simulation  # noqa: E402
-
-from nestling.bench.rounds.workloads import find, prepare  # noqa: E402
-from nestling.cut import Tally, extract  # noqa: E402
+from nestling.bench.rounds.workloads import find, prepare
+from nestling.cut import Tally, extract
 
 PULL = 0.01  # seconds between looking for replies
 
 
-class HeteroFL(Strategy):
+class HeteroFL:
     """Every client gets the first units of every layer, as many as its level; all slices meet in one model."""
 
     def __init__(self, workload: str, quick: bool) -> None:
         self._told = {"workload": workload, "quick": quick}
         self._made = prepare(find(workload, quick))
-        self._state = {name: tensor.detach().clone() for name, tensor in self._made.model.state_dict().items()}
-        self._tally = Tally(self._made.axes, self._state)
-        self._plans = {client: self._made.submodel(self._ratio(client)) for client in self._made.sample(1)}
+        self.state = {name: tensor.detach().clone() for name, tensor in self._made.model.state_dict().items()}
+        self._tally = Tally(self._made.axes, self.state)
+        self.plans = {client: self._made.submodel(self._ratio(client)) for client in self._made.sample(1)}
 
     def _ratio(self, client: int) -> float:
         return self._made.level(client, 1).ratio
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        slices: dict[Any, ArrayRecord] = {}
-        for (client, plan), node in zip(self._plans.items(), grid.get_node_ids(), strict=True):
-            if plan not in slices:  # a slice is packed once, whoever gets it
-                slices[plan] = ArrayRecord(extract(self._made.axes, plan, self._state))
-            told = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": server_round})
-            content = RecordDict({"slice": slices[plan], "told": told})
-            yield Message(content, node, MessageType.TRAIN, group_id=str(server_round))
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
-        self._tally.restart(self._state)
-        for reply in replies:
+    def play(self, number: int, grid: Grid) -> None:
+        """Play a round, without what Flower's own strategies do around it."""
+        self._tally.restart(self.state)
+        for reply in _replies(grid, self._messages(number, grid)):
             if reply.has_error():
                 raise RuntimeError(f"a client failed: {reply.error.reason}")
             client = reply.content["told"]["client"]
-            self._tally.add(reply.content["slice"].to_torch_state_dict(), self._plans[client])
-        self._state = self._tally.value()
-        return None, None
+            self._tally.add(reply.content["slice"].to_torch_state_dict(), self.plans[client])
+        self.state = self._tally.value()
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return None
-
-    def summary(self) -> None:
-        """Nothing is logged."""
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, voice: IO[str] = sys.stdout, **_: Any) -> Result:
-        """Play a round for every line on stdin."""
-        while len(list(grid.get_node_ids())) < len(self._plans):
-            time.sleep(PULL)
-        rounds = iter(range(1, 1_000_000))
-
-        def turn() -> dict[str, float]:
-            number, start = next(rounds), time.perf_counter()
-            messages = self.configure_train(number, initial_arrays, ConfigRecord(), grid)
-            self.aggregate_train(number, _replies(grid, messages))
-            return {"round": time.perf_counter() - start}
-
-        serve(turn, voice)
-        return Result()
+    def _messages(self, number: int, grid: Grid) -> Iterable[Message]:
+        slices: dict[Any, ArrayRecord] = {}
+        for (client, plan), node in zip(self.plans.items(), grid.get_node_ids(), strict=True):
+            if plan not in slices:  # a slice is packed once, whoever gets it
+                slices[plan] = ArrayRecord(extract(self._made.axes, plan, self.state))
+            told = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": number})
+            content = RecordDict({"slice": slices[plan], "told": told})
+            yield Message(content, node, MessageType.TRAIN, group_id=str(number))
 
 
 def _replies(grid: Grid, messages: Iterable[Message]) -> Iterable[Message]:
@@ -108,25 +72,24 @@ def _replies(grid: Grid, messages: Iterable[Message]) -> Iterable[Message]:
 
 
 def main() -> None:
+    voice = own_voice()
     torch.set_num_threads(1)
     workload, size = sys.argv[1:]
     strategy = HeteroFL(workload, size == "quick")
-    server_app = ServerApp()
 
-    @server_app.main()
-    def run(grid: Grid, context: Context) -> None:
-        strategy.start(grid, ArrayRecord(), voice=VOICE)
+    def serve_rounds(grid: Grid) -> None:
+        while len(list(grid.get_node_ids())) < len(strategy.plans):
+            time.sleep(PULL)
+        rounds = iter(range(1, 1_000_000))
 
-    cores = len(os.sched_getaffinity(0))
-    run_simulation(
-        server_app,
-        client_app,
-        num_supernodes=len(strategy._plans),
-        backend_config={
-            "init_args": {"address": "local", "num_cpus": cores},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        },
-    )
+        def turn() -> dict[str, float]:
+            start = time.perf_counter()
+            strategy.play(next(rounds), grid)
+            return {"round": time.perf_counter() - start}
+
+        serve(turn, voice)
+
+    simulate(serve_rounds, client_app, len(strategy.plans))
 
 
 if __name__ == "__main__":
