@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     """A folder with the models that Flower made, in its own environment."""
-    python = ROOT / FLOWER.environment / "bin/python"
-    if not python.exists():
+    environment = ROOT / FLOWER.environment
+    if not (environment / ".ready").exists():
         pytest.skip(f"Flower is not here: make bench makes {FLOWER.environment}")
     folder = tmp_path_factory.mktemp("flower")
     paths = (ROOT, ROOT / "bench", ROOT / "tests/bench")
     settings = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "FLWR_HOME": str(folder), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [python, ROOT / "tests/bench/flower_in_double.py", folder],
+        [environment / "bin/python", ROOT / "tests/bench/flower_in_double.py", folder],
         env={**os.environ, **dict(FLOWER.variables), **settings},
         capture_output=True,
         text=True,
