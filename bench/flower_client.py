@@ -1,42 +1,68 @@
-"""Flower's ClientApp of the benchmark: a client takes its slice, trains it, and sends it back.
+"""Flower's ClientApp of the benchmark, as Flower's own examples and baselines write theirs.
 
-A module of its own, so that Flower's actors import it instead of unpickling it with every message: what they built and
-read once, they keep.
+For every message a client builds the model of its level, loads what it was sent, makes a `DataLoader` over its samples
+and an optimiser, trains, and returns its state and its loss. What is read of data stays in memory, as it does there.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from nestling.bench.rounds.floor import bare, steps
-from nestling.bench.rounds.workloads import find, prepare, read
+from nestling.bench.rounds.client import fit, training
+from nestling.bench.rounds.workloads import find, prepare
+from nestling.local.norms import static
+from nestling.local.scaler import scale
+from nestling.nets import MODELS, build
 from nestling.run.setting import Setting
 
 app = ClientApp()
 
 
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Tell what share of the model's width this device can carry."""
+    made = setting(message.content["config"])
+    return Message(RecordDict({"metrics": MetricRecord({"rate": rate(made, context)})}), reply_to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    told = message.content["told"]
-    made = setting(told["workload"], told["quick"])
-    net = model(told["workload"], told["quick"], told["ratio"])
-    net.load_state_dict(message.content["slice"].to_torch_state_dict())
-    steps(net, read(made, told["client"], told["round"]), made.experiment.local)
-    content = RecordDict({"slice": ArrayRecord(net.state_dict()), "told": ConfigRecord({"client": told["client"]})})
-    return Message(content, reply_to=message)
+    config = message.content["config"]
+    made = setting(config)
+    model = net(made, rate(made, context))
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    loader = training(made, context.node_config["partition-id"], config["server-round"])
+    loss = fit(model, loader, made.experiment.local)
+    metrics = MetricRecord({"train_loss": loss, "num-examples": len(loader.dataset)})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+
+def net(made: Setting, rate: float) -> nn.Module:
+    """The model of a level, of narrower layers from the start, with HeteroFL's Scaler and static norms."""
+    settings = made.experiment.model
+    widths = {**MODELS[settings.name].options, **settings.options}["widths"]
+    narrow = [math.ceil(rate * math.ceil(settings.width * width)) for width in widths]
+    model = build(settings.name, **{**settings.options, "widths": narrow})
+    scale(model, made.axes, rate)
+    static(model)
+    return model
+
+
+def rate(made: Setting, context: Context) -> float:
+    return made.level(context.node_config["partition-id"], 1).ratio
+
+
+def setting(config: ConfigRecord) -> Setting:
+    return _prepared(config["workload"], config["quick"])
 
 
 @cache
-def setting(workload: str, quick: bool) -> Setting:
+def _prepared(workload: str, quick: bool) -> Setting:
     torch.set_num_threads(1)
     return prepare(find(workload, quick))
-
-
-@cache
-def model(workload: str, quick: bool, ratio: float) -> nn.Module:
-    return bare(setting(workload, quick), ratio)

@@ -1,132 +1,104 @@
-"""Flower's simulation engine with a HeteroFL strategy, on the workloads of `nestling bench rounds`.
+"""Flower as people use it, on the workloads of `nestling bench rounds`: HeteroFL as a strategy derived from FedAvg.
 
 ``.venv-flower/bin/python bench/with_flower.py WORKLOAD full|quick`` says one line of JSON when it is ready, and then
-the seconds of a round for every line that it reads. Flower gets the best of everything: slices are cut and merged by
-Nestling, actors keep their models and data, there is one actor with one thread per core, and replies are looked for
-every hundredth of a second. Starting up is not timed.
+the seconds of a round for every line that it reads. Rounds are those of Flower's own `Strategy.start`, with its own way
+to send and receive. The strategy cuts and averages as Flower's published HeteroFL baseline does, and clients are as in
+its examples (`flower_client`). Starting up is not timed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable
-from tempfile import TemporaryDirectory
-from typing import IO, Any
+from contextlib import suppress
 
-from nestling.bench.rounds.contest import own_voice, serve
+import torch
+from flower_client import app as client_app
+from flower_simulation import simulate
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 
-VOICE = own_voice()  # before anything can print
-HOME = TemporaryDirectory()
-os.environ["FLWR_HOME"] = HOME.name  # Flower's own files, gone with this program
+from nestling.bench.rounds.contest import Laps, own_voice
+from nestling.bench.rounds.dictionaries import Average, cut, index_lists
+from nestling.bench.rounds.workloads import find, prepare
+from nestling.run.setting import Setting
 
-import torch  # noqa: E402
-from flower_client import app as client_app  # noqa: E402
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
-from flwr.simulation import run_simulation  # noqa: E402
-
-from nestling.bench.rounds.workloads import find, prepare  # noqa: E402
-from nestling.cut import Tally, extract  # noqa: E402
-
-PULL = 0.01  # seconds between looking for replies
+ROUNDS = 1_000_000  # more than anybody will ask for
 
 
-class HeteroFL(Strategy):
-    """Every client gets the first units of every layer, as many as its level; all slices meet in one model."""
+class HeteroFL(FedAvg):
+    """Every node gets the first units of every layer, as many as it can carry; all slices meet in one model.
 
-    def __init__(self, workload: str, quick: bool) -> None:
-        self._told = {"workload": workload, "quick": quick}
-        self._made = prepare(find(workload, quick))
-        self._state = {name: tensor.detach().clone() for name, tensor in self._made.model.state_dict().items()}
-        self._tally = Tally(self._made.axes, self._state)
-        self._plans = {client: self._made.submodel(self._ratio(client)) for client in self._made.sample(1)}
+    Parameters
+    ----------
+    made
+        The workload.
+    rates
+        Node → the share of the model's width that it can carry.
+    """
 
-    def _ratio(self, client: int) -> float:
-        return self._made.level(client, 1).ratio
+    def __init__(self, made: Setting, rates: dict[int, float]) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self._rates = rates
+        self._lists = {rate: index_lists(made.axes, made.submodel(rate)) for rate in set(rates.values())}
+        self._state: dict[str, torch.Tensor] = {}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        slices: dict[Any, ArrayRecord] = {}
-        for (client, plan), node in zip(self._plans.items(), grid.get_node_ids(), strict=True):
-            if plan not in slices:  # a slice is packed once, whoever gets it
-                slices[plan] = ArrayRecord(extract(self._made.axes, plan, self._state))
-            told = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": server_round})
-            content = RecordDict({"slice": slices[plan], "told": told})
-            yield Message(content, node, MessageType.TRAIN, group_id=str(server_round))
+        config["server-round"] = server_round
+        self._state = arrays.to_torch_state_dict()
+        for node, rate in self._rates.items():
+            small = ArrayRecord(cut(self._state, self._lists[rate]))
+            content = RecordDict({self.arrayrecord_key: small, self.configrecord_key: config})
+            yield Message(content, node, MessageType.TRAIN)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[None, None]:
-        self._tally.restart(self._state)
-        for reply in replies:
-            if reply.has_error():
-                raise RuntimeError(f"a client failed: {reply.error.reason}")
-            client = reply.content["told"]["client"]
-            self._tally.add(reply.content["slice"].to_torch_state_dict(), self._plans[client])
-        self._state = self._tally.value()
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return None
-
-    def summary(self) -> None:
-        """Nothing is logged."""
-
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, voice: IO[str] = sys.stdout, **_: Any) -> Result:
-        """Play a round for every line on stdin."""
-        while len(list(grid.get_node_ids())) < len(self._plans):
-            time.sleep(PULL)
-        rounds = iter(range(1, 1_000_000))
-
-        def turn() -> dict[str, float]:
-            number, start = next(rounds), time.perf_counter()
-            messages = self.configure_train(number, initial_arrays, ConfigRecord(), grid)
-            self.aggregate_train(number, _replies(grid, messages))
-            return {"round": time.perf_counter() - start}
-
-        serve(turn, voice)
-        return Result()
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        valid, failed = self._check_and_log_replies(replies, is_train=True)
+        if failed:
+            raise RuntimeError(f"a client failed: {failed[0].error.reason}")
+        average = Average(self._state)
+        for reply in valid:
+            rate = self._rates[reply.metadata.src_node_id]
+            average.add(reply.content[self.arrayrecord_key].to_torch_state_dict(), self._lists[rate])
+        told = self.train_metrics_aggr_fn([reply.content for reply in valid], self.weighted_by_key)
+        return ArrayRecord(average.value()), told
 
 
-def _replies(grid: Grid, messages: Iterable[Message]) -> Iterable[Message]:
-    """Send messages, and yield their replies as they come."""
-    waiting = set(grid.push_messages(messages))
-    while waiting:
-        there = list(grid.pull_messages(waiting))
-        for reply in there:
-            waiting.discard(reply.metadata.reply_to_message_id)
-            yield reply
-        if not there:
-            time.sleep(PULL)
+def ask(grid: Grid, clients: int, config: ConfigRecord) -> dict[int, float]:
+    """Ask every node what it can carry, once all are there."""
+    while len(nodes := list(grid.get_node_ids())) < clients:
+        time.sleep(0.1)
+    content = RecordDict({"config": config})
+    replies = grid.send_and_receive([Message(content, node, MessageType.QUERY) for node in nodes])
+    return {reply.metadata.src_node_id: reply.content["metrics"]["rate"] for reply in replies}
+
+
+class Over(Exception):
+    """No more rounds are asked for."""
 
 
 def main() -> None:
+    voice = own_voice()
     torch.set_num_threads(1)
     workload, size = sys.argv[1:]
-    strategy = HeteroFL(workload, size == "quick")
-    server_app = ServerApp()
+    made = prepare(find(workload, size == "quick"))
+    config = ConfigRecord({"workload": workload, "quick": size == "quick"})
+    laps = Laps(voice)
 
-    @server_app.main()
-    def run(grid: Grid, context: Context) -> None:
-        strategy.start(grid, ArrayRecord(), voice=VOICE)
+    def between_rounds(server_round: int, arrays: ArrayRecord) -> None:
+        if not laps.next():
+            raise Over
 
-    cores = len(os.sched_getaffinity(0))
-    run_simulation(
-        server_app,
-        client_app,
-        num_supernodes=len(strategy._plans),
-        backend_config={
-            "init_args": {"address": "local", "num_cpus": cores},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-        },
-    )
+    def serve(grid: Grid) -> None:
+        strategy = HeteroFL(made, ask(grid, made.fleet.clients, config))
+        arrays = ArrayRecord(made.model.state_dict())
+        with suppress(Over):
+            strategy.start(grid, arrays, ROUNDS, train_config=config, evaluate_fn=between_rounds)
+
+    simulate(serve, client_app, made.fleet.clients)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ be trained on, and it keeps their batches, which it does not shuffle. Nothing is
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from functools import partial
-from typing import IO
 
-from nestling.bench.rounds.contest import own_voice
+from nestling.bench.rounds.contest import Laps, own_voice
 
 VOICE = own_voice()  # before anything can print
 
@@ -56,28 +53,17 @@ class Net(nn.Module):
 class Turns(TrainingProcessCallback):
     """Lets a round begin when a line is read, and says how long it took."""
 
-    def __init__(self, voice: IO[str]) -> None:
-        self._voice = voice
-        self._start = 0.0
+    def __init__(self, laps: Laps) -> None:
+        self._laps = laps
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        self._say({"ready": True})
-        self._wait()
+        self._laps.next()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        self._say({"round": time.perf_counter() - self._start})
-        return not self._wait(), Metrics()
-
-    def _say(self, told: dict[str, object]) -> None:
-        print(json.dumps(told), file=self._voice, flush=True)
-
-    def _wait(self) -> bool:
-        more = bool(sys.stdin.readline())
-        self._start = time.perf_counter()
-        return more
+        return not self._laps.next(), Metrics()
 
 
 def dataset(made: Setting, client: int) -> PyTorchTensorDataset:
@@ -112,7 +98,7 @@ def main() -> None:
             local_max_grad_norm=local.clip,
         ),
         NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Turns(VOICE)],
+        callbacks=[Turns(Laps(VOICE))],
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 from nestling.bench import PARTS, chosen, measure, report
 from nestling.bench.apart import apart, most_memory
 from nestling.bench.rounds.contest import Contestant, contest
-from nestling.bench.rounds.measure import rounds
-from nestling.bench.rounds.others import FLOWER, Other
+from nestling.bench.rounds.measure import _others, rounds
+from nestling.bench.rounds.others import FLOWER, LEAN, OTHERS, PFL, Other
 from nestling.bench.rounds.player import SYSTEMS, command
 from nestling.bench.rounds.workloads import find
 from nestling.cli import main
@@ -100,9 +100,31 @@ def test_rounds_of_every_system(tmp_path, monkeypatch, here):
     assert sum(profile["rows"][0][1]) == pytest.approx(100)
     named = {figure["name"]: figure for figure in found["figures"]}
     assert sum("MLP, 100 clients" in name for name in named) == 4
-    for other in ("Flower", "pfl"):
+    for other in ("Flower", "Flower, lean", "pfl"):
         assert named[other]["value"] is None
         assert "was not measured" in named[other]["note"]
+
+
+def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
+    """Ten times as fast as Flower as people use it; there is no bound against the lean one."""
+    monkeypatch.setattr(Other, "missing", lambda self: "")
+    told = {
+        (other.name, name): figure
+        for other in OTHERS
+        for name in other.workloads
+        for figure in _others(other, {name: {"cohorts": {"round": 1.0}, other.name: {"round": 9.0}}})
+    }
+    assert {key for key, figure in told.items() if figure.bound == "≥ 10" and not figure.ok} == {
+        ("Flower", "cnn-e"),
+        ("Flower", "mlp"),
+        ("Flower", "mlp-e"),
+    }
+    assert {key[0] for key, figure in told.items() if figure.bound == "≥ 1" and figure.ok} == {PFL.name}
+    assert {key for key, figure in told.items() if not figure.bound} == {
+        ("Flower", "cifar10"),
+        ("Flower", "mnist"),
+        *((LEAN.name, name) for name in LEAN.workloads),
+    }
 
 
 # workers and morphs train whole ResNets, which takes long; rounds are tested above

@@ -6,51 +6,24 @@ from dataclasses import replace
 
 import pytest
 import torch
+from bench_cases import IMAGES, close, double, in_double
 
 from nestling.bench.rounds.floor import Floor, bare, steps
 from nestling.bench.rounds.ours import PHASES, Ours, Profiled
 from nestling.bench.rounds.research import Research
 from nestling.bench.rounds.workloads import WORKLOADS, find, prepare, read
-from nestling.data import Dataset
 from nestling.engines import LocalEngine
-from nestling.nets import build
 from nestling.run.evaluate import evaluate
 from nestling.run.jobs import Train
 from nestling.run.round import play
 from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 
-IMAGES = replace(find("mnist", quick=True), samples=25)
 
-
-@pytest.fixture
-def double(monkeypatch):
-    """Images, and with them models, in double precision, where rounding hides no difference."""
-    ready, example = Dataset.ready, Dataset.example
-    monkeypatch.setattr(Dataset, "ready", lambda self, inputs: ready(self, inputs).double())
-    monkeypatch.setattr(Dataset, "example", lambda self, batch: example(self, batch).double())
-
-
-def in_double(workload):
-    made = prepare_in_float(workload)
-    torch.manual_seed(0)
-    model = build(workload.model, **workload.options).double()
-    return setting(Blueprint(made.experiment, model=model, dataset=made.dataset, partition=made.partition))
-
-
-def prepare_in_float(workload):
-    before, Dataset.example = Dataset.example, lambda self, batch: torch.zeros(batch, *self.shape)
-    try:
-        return prepare(workload)
-    finally:
-        Dataset.example = before
-
-
-def close(one, other):
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        torch.testing.assert_close(other[name], tensor, rtol=1e-10, atol=1e-12, msg=name)
+@pytest.fixture(name="double")
+def _double():
+    with double():
+        yield
 
 
 def test_a_round_makes_the_same_model_and_the_same_figures(double):

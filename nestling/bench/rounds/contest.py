@@ -13,6 +13,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,31 @@ def serve(turn: Turn, voice: IO[str]) -> None:
     print(json.dumps({"ready": True}), file=voice, flush=True)
     for _ in sys.stdin:
         print(json.dumps(turn()), file=voice, flush=True)
+
+
+class Laps:
+    """Turns of a program whose rounds are in a loop that is not ours: `next` is called before the first and after each.
+
+    >>> import io
+    >>> asked, told = io.StringIO("turn"), io.StringIO()
+    >>> laps = Laps(told, asked)
+    >>> laps.next(), laps.next()
+    (True, False)
+    >>> [list(json.loads(line)) for line in told.getvalue().splitlines()]
+    [['ready'], ['round']]
+    """
+
+    def __init__(self, voice: IO[str], asked: IO[str] | None = None) -> None:
+        self._voice, self._asked = voice, asked or sys.stdin
+        self._start: float | None = None
+
+    def next(self) -> bool:
+        """Say how long the round took, wait for the next turn, and return whether there is one."""
+        told = {"ready": True} if self._start is None else {"round": time.perf_counter() - self._start}
+        print(json.dumps(told), file=self._voice, flush=True)
+        more = bool(self._asked.readline())
+        self._start = time.perf_counter()
+        return more
 
 
 class Contestant:

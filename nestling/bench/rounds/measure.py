@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nestling.bench.figure import Figure, Table
 from nestling.bench.rounds.contest import Contestant, Medians, contest
-from nestling.bench.rounds.others import FLOWER, PFL, Other
+from nestling.bench.rounds.others import OTHERS, PFL, Other
 from nestling.bench.rounds.ours import PHASES
 from nestling.bench.rounds.player import command
 from nestling.bench.rounds.workloads import WORKLOADS, find
@@ -19,6 +19,7 @@ COLUMNS = {
     "two": "2 workers",
     "cohorts": "… and cohorts",
     "Flower": "Flower",
+    "Flower, lean": "Flower, lean",
     "pfl": "pfl",
 }
 BEST = "cohorts"
@@ -35,7 +36,7 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     profiles = {name: _contest(name, ["profile"], quick, most=3) for name in workloads}
     beside = {
         other.name: {name: _beside(other, name, quick) for name in _of(other, workloads, quick)}
-        for other in (FLOWER, PFL)
+        for other in OTHERS
         if not other.missing()
     }
     yield _seconds(ours, beside)
@@ -43,7 +44,7 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     yield _profile(profiles)
     for name, found in ours.items():
         yield from _ratios(name, {**found, **profiles[name]})
-    for other in (FLOWER, PFL):
+    for other in OTHERS:
         yield from _others(other, beside.get(other.name, {}))
 
 
@@ -149,7 +150,7 @@ def _others(other: Other, found: Mapping[str, Found]) -> Iterator[Figure]:
             if not ours:
                 continue
             ratio = theirs["round"] / ours
-            least = 1.0 if other is PFL else 10.0 if not WORKLOADS[name].mixed and system == BEST else 0.0
+            least = 0.0 if WORKLOADS[name].mixed else other.least
             yield Figure(
                 f"{about}: {_BEST if system == BEST else 'one worker'}",
                 ratio,

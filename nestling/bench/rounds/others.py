@@ -1,4 +1,4 @@
-"""Other systems, in environments of their own beside the repository: Flower's simulation, and pfl.
+"""Other systems, in environments of their own beside the repository: Flower's simulation, twice, and pfl.
 
 Their programs, and what these need, are in the folder ``bench`` of the repository; ``make bench`` makes environments.
 """
@@ -13,12 +13,27 @@ from nestling.bench.rounds.contest import Contestant
 
 @dataclass(frozen=True)
 class Other:
-    """Another system: its name, its program and environment, and the workloads that it plays."""
+    """Another system.
+
+    Attributes
+    ----------
+    name
+        What it is called in tables.
+    program, environment
+        What to start, and the environment that has what it needs.
+    workloads
+        Those that it plays.
+    least
+        How many times as fast as it Nestling should be where clients are alike; 0 for no bound.
+    variables
+        Of the program's environment, on top of ours.
+    """
 
     name: str
     program: str
     environment: str
     workloads: tuple[str, ...]
+    least: float = 0.0
     variables: tuple[tuple[str, str], ...] = ()
 
     def missing(self) -> str:
@@ -49,5 +64,8 @@ _OFFLINE = (
     ("RAY_USAGE_STATS_ENABLED", "0"),
     ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
 )
-FLOWER = Other("Flower", "bench/with_flower.py", ".venv-flower", ("cifar10", "mnist", "cnn-e", "mlp"), _OFFLINE)
-PFL = Other("pfl", "bench/with_pfl.py", ".venv-pfl", ("cnn-e", "mlp", "mlp-e"))
+_ALIKE = ("cnn-e", "mlp", "mlp-e")  # a hundred clients of one size
+FLOWER = Other("Flower", "bench/with_flower.py", ".venv-flower", ("cifar10", "mnist", *_ALIKE), 10.0, _OFFLINE)
+LEAN = Other("Flower, lean", "bench/with_flower_lean.py", ".venv-flower", _ALIKE, variables=_OFFLINE)
+PFL = Other("pfl", "bench/with_pfl.py", ".venv-pfl", _ALIKE, 1.0)
+OTHERS = (FLOWER, LEAN, PFL)

@@ -1,0 +1,42 @@
+"""Flower's ClientApp of the benchmark, lean: a client takes its slice, trains it, and sends it back.
+
+A module of its own, so that Flower's actors import it instead of unpickling it with every message: what they built and
+read once, they keep.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from nestling.bench.rounds.floor import bare, steps
+from nestling.bench.rounds.workloads import find, prepare, read
+from nestling.run.setting import Setting
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    told = message.content["told"]
+    made = setting(told["workload"], told["quick"])
+    net = model(told["workload"], told["quick"], told["ratio"])
+    net.load_state_dict(message.content["slice"].to_torch_state_dict())
+    steps(net, read(made, told["client"], told["round"]), made.experiment.local)
+    content = RecordDict({"slice": ArrayRecord(net.state_dict()), "told": ConfigRecord({"client": told["client"]})})
+    return Message(content, reply_to=message)
+
+
+@cache
+def setting(workload: str, quick: bool) -> Setting:
+    torch.set_num_threads(1)
+    return prepare(find(workload, quick))
+
+
+@cache
+def model(workload: str, quick: bool, ratio: float) -> nn.Module:
+    return bare(setting(workload, quick), ratio)

@@ -1,0 +1,88 @@
+"""A client as published code writes it: a `DataLoader` that transforms sample by sample, and a loop of SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as Samples
+
+from nestling.data import TextShares
+from nestling.local import Local
+from nestling.local.batches import batches
+from nestling.run.setting import Setting
+from nestling.seeds import torch_stream
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Held(Samples[Batch]):
+    """A client's samples, transformed one by one; augmented where they are for training."""
+
+    def __init__(self, made: Setting, client: int, random: torch.Generator | None = None) -> None:
+        self._made, self._client, self._random = made, client, random
+
+    def __len__(self) -> int:
+        return len(self._made.partition.train[self._client])
+
+    def __getitem__(self, place: int) -> Batch:
+        made = self._made
+        if made.words is not None:
+            assert isinstance(made.partition, TextShares)
+            inputs, targets = made.words.batch(
+                made.partition.sequences[self._client][place : place + 1], self._random or torch.Generator()
+            )
+            return inputs[0], targets[0]
+        sample = int(made.partition.train[self._client][place])
+        image = made.images.inputs[sample]
+        if self._random is not None and made.images.augment == "crop-flip":
+            image = _shifted(image, self._random)
+        return made.images.ready(image[None])[0], made.images.targets[sample]
+
+
+def training(made: Setting, client: int, round: int) -> DataLoader[Batch]:
+    """Return a client's batches of a round, in the order that Nestling draws."""
+    seed = made.experiment.seed
+    held = Held(made, client, torch_stream(seed, "augment", round, client))
+    order = _Shuffled(len(held), made.experiment.local.batch, torch_stream(seed, "batches", round, client))
+    return DataLoader(held, batch_sampler=order)
+
+
+def fit(model: nn.Module, loader: Iterable[Batch], local: Local) -> float:
+    """Train a model; return the mean loss of its batches."""
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
+    )
+    losses = []
+    for _ in range(local.epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), local.clip)
+            optimizer.step()
+            losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+class _Shuffled:
+    """The batches of a client, shuffled anew in every epoch, as Nestling draws them."""
+
+    def __init__(self, count: int, size: int, random: torch.Generator) -> None:
+        self._count, self._size, self._random = count, size, random
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for chosen in batches(torch.arange(self._count), self._size, self._random):
+            yield chosen.tolist()
+
+
+def _shifted(image: Tensor, random: torch.Generator, pad: int = 4) -> Tensor:
+    """An image moved by up to `pad` pixels each way, and mirrored half of the time."""
+    down, right, mirror = (int(torch.randint(high, (), generator=random)) for high in (2 * pad + 1, 2 * pad + 1, 2))
+    height, width = image.shape[-2:]
+    moved = F.pad(image, (pad,) * 4)[:, down : down + height, right : right + width]
+    return moved.flip(-1) if mirror else moved
