@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestling.cli.screen import human, out, print_json, print_table, working
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import out, print_json, print_table, working
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def get_command(
         [
             [
                 str(row["file"]),
-                human(int(str(row["bytes"])), 1024),
+                amount(int(str(row["bytes"])), BYTES),
                 str(row["sha256"]),
                 "as published" if row["verified"] else "none published: recorded",
             ]
