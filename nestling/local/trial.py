@@ -68,10 +68,15 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
     layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
     for layout in layouts:
         try:
-            found = _together(twin, states, layout, inputs, targets)
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                found = _together(twin, states, layout, inputs, targets)
+                drawn = not torch.equal(before, torch.get_rng_state())
         except Exception as problem:  # whatever a forward does with what it does not expect
             reason = f"its forward cannot run for several clients: {first_line(problem)}"
             continue
+        if drawn:  # where it happens to agree now, it will not when it matters, nor twice alike
+            return Verdict(None, "its forward draws random numbers that belong to no client")
         if all(_close(one, other) for one, other in zip(found, wanted, strict=True)):
             return Verdict(layout)
         reason = "its forward mixes clients"
