@@ -44,7 +44,7 @@ def by_user(
     counts
         Tells how often every word occurs, where a file, one of `paths`, says it; else all lines are read once.
     """
-    arrays = decoded(f"{name}-index", paths, partial(_index, shelves, counts))
+    arrays = decoded(name, paths, partial(_index, shelves, counts))
     words = unpacked(arrays["words"], wanted.vocabulary)  # the most frequent come first
     vocabulary = built(dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True)), wanted.vocabulary)
     alone = "test" not in shelves

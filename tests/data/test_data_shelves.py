@@ -127,11 +127,14 @@ def test_files_that_go_while_a_run_reads_them_are_named(tmp_path, write):
         text.users[0]
 
 
-def test_a_packed_file_must_be_the_one_that_was_fetched(tmp_path):
+@pytest.mark.parametrize("name", ["stackoverflow.sqlite.lzma", "stackoverflow.word_count"])
+def test_files_must_be_those_that_were_fetched(tmp_path, name):
     packed(tmp_path)
-    file = tmp_path / "stackoverflow" / "stackoverflow.sqlite.lzma"
+    file = tmp_path / "stackoverflow" / name
+    if not file.exists():
+        file.write_text("zebra 9\n")
     file.with_name(file.name + ".sha256").write_text("0" * 64 + f"  {file.name}\n")
-    with pytest.raises(DataError, match="is not the file that was fetched"):
+    with pytest.raises(DataError, match=rf"{name}' is not the file that was fetched .*data get stackoverflow'"):
         load_text("stackoverflow", tmp_path)
 
 
