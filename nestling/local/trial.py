@@ -1,7 +1,8 @@
 """Whether a model can be trained in cohorts: found by trying, never assumed.
 
 Three clients with random weights and different numbers of samples are trained in double precision, one by one and as a
-grouped network; only where all tensors agree is a layout trusted.
+grouped network; only where all tensors agree is a layout trusted. A forward that draws random numbers by itself is not:
+in a grouped network they would come from no client's stream.
 """
 
 from __future__ import annotations

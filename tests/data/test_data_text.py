@@ -46,6 +46,11 @@ def test_sentences_say_what_was_written(lines, length, task):
         assert row == whole + [padding] * (len(row) - len(whole))
 
 
+@given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), min_size=1)), st.integers(0, 9))
+def test_words_are_kept_as_bytes_and_the_first_are_read_alone(words, most):
+    assert unpacked(packed(words), most) == tuple(words[: most or None])
+
+
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5)), st.integers(4, 12))
 def test_a_vocabulary_holds_the_most_frequent_words(counts, size):
     made = built(counts, size)
