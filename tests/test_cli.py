@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nestling
+from nestling.amounts import BYTES, amount
 from nestling.cli import app as program
 from nestling.cli import main, screen
 from nestling.cli.list import KINDS
@@ -435,9 +436,9 @@ def test_tables_fold_long_names_and_keep_numbers_whole(monkeypatch, capsys):
         (999_499, "999 k", "976 KiB"),
         (999_500, "1.00 M", "976 KiB"),
         (7_486_722_724, "7.49 G", "6.97 GiB"),
-        (10**20, "100000 P", "88818 PiB"),
+        (10**20, "100 E", "88818 PiB"),
     ],
 )
-def test_human(count, decimal, binary):
-    assert screen.human(count) == decimal
-    assert screen.human(count, 1024) == binary
+def test_amounts_have_three_digits_and_a_unit(count, decimal, binary):
+    assert amount(count) == decimal
+    assert amount(count, BYTES) == binary

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nestling.cli.screen import human, print_json, print_table, working
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import print_json, print_table, working
 from nestling.cli.target import load, parse_options
 from nestling.errors import NestlingError
 
@@ -58,10 +59,10 @@ def cost_command(
                 f"{row['width']:.4g}",
                 f"{row['parameters']:,}",
                 f"{row['share']:.2%}",
-                human(row["bytes"], 1024),
-                human(row["macs"]),
-                human(row["activations"], 1024),
-                human(row["memory"], 1024),
+                amount(row["bytes"], BYTES),
+                amount(row["macs"]),
+                amount(row["activations"], BYTES),
+                amount(row["memory"], BYTES),
             ]
             for row in rows
         ],

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestling.cli.screen import human, out, print_json, print_table, working
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import out, print_json, print_table, working
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def get_command(
         from nestling.data import fetch  # noqa: PLC0415
         from nestling.data.texts import entry  # noqa: PLC0415
 
-        entry(name)
+        own = entry(name).layouts
     files = fetch.get(name, progress=sys.stderr.isatty())
     rows = [
         {"file": str(file.path), "bytes": file.path.stat().st_size, "sha256": file.sha256, "verified": file.verified}
@@ -59,14 +60,14 @@ def get_command(
         print_json(rows)
         return
     if not rows:
-        out().print(f"{name} needs no files: there is nothing to fetch")
+        out().print(f"{name} {'are files of your own' if own else 'needs no files'}: there is nothing to fetch")
         return
     print_table(
         {"file": "left", "size": "right", "sha256": "left", "checksum": "left"},
         [
             [
                 str(row["file"]),
-                human(int(str(row["bytes"])), 1024),
+                amount(int(str(row["bytes"])), BYTES),
                 str(row["sha256"]),
                 "as published" if row["verified"] else "none published: recorded",
             ]

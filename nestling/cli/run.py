@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestling.cli.screen import err, human, out, print_json, print_table, working
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.cli.watch import Bar, Several, TensorBoard
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def show(result: Result, place: Path, as_json: bool) -> None:
             [
                 name,
                 f"{level['parameters']:,}",
-                human(level["macs"]),
+                amount(level["macs"]),
                 measured(final["submodels"].get(name, {})),
                 measured(best["submodels"].get(name, {})),
             ]
@@ -119,10 +120,10 @@ def show(result: Result, place: Path, as_json: bool) -> None:
         rows,
     )
     local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
-    spent = human(told["bytes_down"] + told["bytes_up"], 1024)
+    spent = amount(told["bytes_down"] + told["bytes_up"], BYTES)
     out().print(
         f"global {measured(final)}{local}; {spent} sent, "
-        f"{human(told['client_macs'])}MACs on clients, {told['seconds']:.0f} s",
+        f"{amount(told['client_macs'])} MACs on clients, {told['seconds']:.0f} s",
         soft_wrap=True,
     )
     out().print(f"written to {place}", soft_wrap=True)

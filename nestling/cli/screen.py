@@ -82,18 +82,3 @@ def one_line(problem: BaseException) -> str:
     "KeyError: 'size'"
     """
     return textwrap.shorten(f"{type(problem).__name__}: {problem}", 300, placeholder=" …").removesuffix(":")
-
-
-def human(count: int, base: int = 1000) -> str:
-    """Return a count with three digits and a unit: powers of 1000, or of 1024 for bytes.
-
-    >>> human(39_974_912), human(6_227_496, 1024), human(999_999)
-    ('40.0 M', '5.94 MiB', '1.00 M')
-    """
-    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] if base == 1024 else ["", "k", "M", "G", "T", "P"]
-    value, power = float(count), 0
-    while value >= 999.5 and power < len(units) - 1:
-        value, power = value / base, power + 1
-    if power == 0:
-        return f"{count} {units[0]}".strip()
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {units[power]}"

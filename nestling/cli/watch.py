@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nestling.cli.screen import err, human
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import err
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Bar:
             if value is not None:
                 self._measured = f"{name.removeprefix('global_')} {value:{style}}"
         parts.append(self._measured)
-        parts.append(f"{human(told['bytes_down'] + told['bytes_up'], 1024)} sent")
+        parts.append(f"{amount(told['bytes_down'] + told['bytes_up'], BYTES)} sent")
         self._figures = " · ".join(filter(None, parts))
         self._progress.update(self._task, completed=told["round"], figures=self._figures)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ def by_user(
     paths: tuple[Path, ...],
     shelves: Mapping[str, Shelf],
     wanted: Wanted,
-    counts: Mapping[str, int] | None = None,
+    counts: Callable[[], Mapping[str, int]] | None = None,
 ) -> Text:
     """Open a text whose users lie on shelves.
 
@@ -42,11 +42,11 @@ def by_user(
     wanted
         How it is to be read.
     counts
-        How often every word occurs, where a file says it; else all lines are read once.
+        Tells how often every word occurs, where a file, one of `paths`, says it; else all lines are read once.
     """
-    arrays = decoded(f"{name}-index", paths, partial(_index, shelves, counts))
-    words, times = unpacked(arrays["words"]), arrays["counts"]
-    vocabulary = built(dict(zip(words, times.tolist(), strict=True)), wanted.vocabulary)
+    arrays = decoded(name, paths, partial(_index, shelves, counts))
+    words = unpacked(arrays["words"], wanted.vocabulary)  # the most frequent come first
+    vocabulary = built(dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True)), wanted.vocabulary)
     alone = "test" not in shelves
     sizes = arrays["sizes"] - arrays["sizes"] // _TEST if alone else arrays["sizes"]
 
@@ -68,24 +68,28 @@ def by_user(
     )
 
 
-def _index(shelves: Mapping[str, Shelf], counts: Mapping[str, int] | None, _paths: tuple[Path, ...]) -> Arrays:
+def _index(
+    shelves: Mapping[str, Shelf], counts: Callable[[], Mapping[str, int]] | None, paths: tuple[Path, ...]
+) -> Arrays:
     names = {part: shelf.names() for part, shelf in shelves.items()}
     if not names["train"]:
-        raise DataError("there are no users to train on")
-    sizes = shelves["train"].sizes()
-    if sizes is None or counts is None:
-        sizes, found = [], Counter[str]()
+        raise DataError(f"there are no users to train on in {str(paths[0])!r}")
+    told = counts() if counts else None
+    sizes = None if told is None else shelves["train"].sizes()
+    found = Counter[str]()
+    if sizes is None:
+        sizes = []
         for name in names["train"]:
             lines = [line.split() for line in shelves["train"].lines(name)]
             sizes.append(sum(map(bool, lines)))
             for line in lines:
                 found.update(line)
-        counts = counts or found
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    counted = found if told is None else told
+    ranked = sorted(counted, key=lambda word: (-counted[word], word))
     return {
         "sizes": np.array(sizes, dtype=np.int32),
         "words": packed(ranked),
-        "counts": np.array([counts[word] for word in ranked], dtype=np.int64),
+        "counts": np.array([counted[word] for word in ranked], dtype=np.int64),
         **{part: packed(listed) for part, listed in names.items()},
     }
 

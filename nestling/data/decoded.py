@@ -6,9 +6,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from nestling.errors import DataError, NestlingError, first_line
 
 Arrays = Mapping[str, NDArray[Any]]  # inputs, targets, test_inputs, test_targets, perhaps users and test_users
 Reader = Callable[[tuple[Path, ...]], Arrays]
+T = TypeVar("T")
 
 _VERSION = 1  # to be raised when a reader gives other arrays than before
 
@@ -29,7 +30,7 @@ def decoded(name: str, paths: tuple[Path, ...], read: Reader) -> Arrays:
     """
     home = cache_dir() / "decoded" / f"{name}-{_fingerprint(paths)}"
     if not home.is_dir():
-        _keep(_read(name, paths, read), home)
+        _keep(careful(name, paths, read), home)
     try:
         return {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in sorted(home.glob("*.npy"))}
     except (OSError, ValueError) as problem:
@@ -55,7 +56,8 @@ def recorded(path: Path) -> str | None:
     return (record.read_text().split() or [""])[0] if record.is_file() else None
 
 
-def _read(name: str, paths: tuple[Path, ...], read: Reader) -> Arrays:
+def careful(name: str, paths: tuple[Path, ...], read: Callable[[tuple[Path, ...]], T]) -> T:
+    """Return what `read` makes of `paths`, or say which file is damaged, or is no longer the one that was fetched."""
     for path in paths:
         known = recorded(path)
         if known is not None and known != (actual := sha256(path)):
@@ -68,9 +70,8 @@ def _read(name: str, paths: tuple[Path, ...], read: Reader) -> Arrays:
     except NestlingError:
         raise
     except Exception as problem:  # damaged files make each library fail in its own way
-        where = " and ".join(repr(str(path)) for path in paths[:1])
         raise DataError(
-            f"the data of {name!r} in {where} cannot be read, it may be damaged: "
+            f"the data of {name!r} in {str(paths[0])!r} cannot be read, it may be damaged: "
             f"{type(problem).__name__}: {first_line(problem)}"
         ) from problem
 
@@ -99,15 +100,11 @@ def _keep(arrays: Arrays, home: Path) -> None:
 
 def _fingerprint(paths: tuple[Path, ...]) -> str:
     digest = hashlib.sha256(str(_VERSION).encode())
-    for file in _files(paths):
-        status = file.stat()
-        digest.update(f"\n{file.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
-    return digest.hexdigest()[:16]
-
-
-def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
     for path in paths:
-        if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.is_file())
-        else:
-            yield path
+        folder = path.is_dir()
+        if folder:
+            digest.update(f"\n{path.resolve()}/".encode())  # an empty one counts, too
+        for file in sorted(filter(Path.is_file, path.rglob("*"))) if folder else [path]:
+            status = file.stat()
+            digest.update(f"\n{file.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:16]

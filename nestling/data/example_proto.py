@@ -29,7 +29,7 @@ def texts_of(data: bytes, name: str) -> list[str]:
             for texts in _inside(feature, 1)
             for value in _inside(texts, 1)
         ]
-    except (IndexError, UnicodeDecodeError) as problem:
+    except (IndexError, TypeError, UnicodeDecodeError) as problem:
         raise DataError(f"a serialised example cannot be read: {problem}") from None
 
 
@@ -47,23 +47,24 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
             _, at = _varint(data, at)
         elif kind == _BYTES:
             size, at = _varint(data, at)
-            if at + size > len(data):
-                raise IndexError("it breaks off")
             yield tag >> 3, data[at : at + size]
             at += size
         elif kind in (_EIGHT, _FOUR):
             at += 8 if kind == _EIGHT else 4
         else:
             raise IndexError(f"there is no kind {kind} of value")
+    if at > len(data):
+        raise IndexError("it breaks off")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """A whole number, seven bits a byte, the lowest first; and where it ends."""
     value = shift = 0
-    while True:
+    while shift < 70:  # no number has more than ten bytes
         byte = data[at]
         value |= (byte & 127) << shift
         at += 1
         if byte < 128:
             return value, at
         shift += 7
+    raise IndexError("a number does not end")

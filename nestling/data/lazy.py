@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -45,6 +45,10 @@ class Lazy(Sequence[T]):
             if len(self._made) > self._keep:
                 self._made.popitem(last=False)
         return item
+
+    def __iter__(self) -> Iterator[T]:
+        # not until an IndexError, as sequences do it: one that comes from making an item is no end
+        return (self[number] for number in range(self._count))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": OrderedDict()}

@@ -62,7 +62,7 @@ def _chain(words: int) -> NDArray[Any]:
 
 
 def _sentences(words: int, task: str, length: int, part: str, user: int) -> Tensor:
-    """Make the sentences of a user: between 4 and 16 of them, of 4 to `length` words."""
+    """Make the sentences of a user: between 4 and 16 of them, of at least 4 words where they and an end fit in."""
     random = numpy_stream(0, "words", part, user)
     table, first = _chain(words), 3 + _COMMON
     each = (words - first) // _TOPICS

@@ -148,15 +148,15 @@ def check_options(how: str, classes_per_client: int | None, alpha: float | None)
         if option is not None and how != owner:
             raise DataError(f"{name}={option!r} belongs to the partition {owner!r}, not to {how!r}")
     if classes_per_client is not None:
-        _check_whole("classes_per_client", classes_per_client, 1)
+        check_whole("classes_per_client", classes_per_client, 1)
     if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
         raise DataError(f"alpha must be a number above 0, not {alpha!r}")
 
 
 def _check_numbers(dataset: Dataset, clients: int, minimum: int, seed: int) -> None:
-    _check_whole("clients", clients, 1)
-    _check_whole("minimum", minimum, 0)
-    _check_whole("seed", seed, None)
+    check_whole("clients", clients, 1)
+    check_whole("minimum", minimum, 0)
+    check_whole("seed", seed, None)
     if clients * minimum > len(dataset.targets):
         raise DataError(
             f"{clients:,} clients at a minimum of {minimum:,} need {clients * minimum:,} training samples, "
@@ -164,7 +164,8 @@ def _check_numbers(dataset: Dataset, clients: int, minimum: int, seed: int) -> N
         )
 
 
-def _check_whole(name: str, value: Any, least: int | None) -> None:
+def check_whole(name: str, value: Any, least: int | None) -> None:
+    """Raise where a setting is no whole number, or below the least it may be."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or (least is not None and value < least):
         bound = "" if least is None else f", at least {least}"

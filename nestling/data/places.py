@@ -41,7 +41,12 @@ def folders(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def find(
-    name: str, layouts: Sequence[Layout], inside: Sequence[str], data_dir: str | Path | None = None
+    name: str,
+    layouts: Sequence[Layout],
+    inside: Sequence[str],
+    data_dir: str | Path | None = None,
+    *,
+    own: bool = False,
 ) -> tuple[Path, ...]:
     """Return the paths of the first of `layouts` that is there as a whole, or say what was sought and where.
 
@@ -54,6 +59,8 @@ def find(
     inside
         Folders within the searched ones to look into; "" is the searched folder itself. A searched folder that is
         called so itself counts as well.
+    own
+        Whether the files are the caller's own, so that nobody can fetch them.
     """
     searched = folders(data_dir)
     bases: list[Path] = []
@@ -72,6 +79,5 @@ def find(
     # Where file names are shared among datasets, only folders of the right name are searched: name those.
     places = searched if "" in inside else [folder / inside[0] for folder in searched]
     where = " or ".join(repr(str(place)) for place in places)
-    raise DataError(
-        f"the data of {name!r} is not there: no {sought}{others} in {where}; fetch it with 'nestling data get {name}'"
-    )
+    advice = "say with --data-dir or NESTLING_DATA where it is" if own else f"fetch it with 'nestling data get {name}'"
+    raise DataError(f"the data of {name!r} is not there: no {sought}{others} in {where}; {advice}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nestling.data.archive import contents
+from nestling.data.decoded import careful
 from nestling.data.text import Text, windows
 from nestling.data.vocabulary import UNKNOWN, Vocabulary, built
 from nestling.data.wanted import Wanted
@@ -27,7 +29,9 @@ _TEST = 5  # one of so many parts
 
 def open_characters(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     """Open it as characters."""
-    said = {speaker: list(text) for speaker, text in speeches(paths[0]).items()}
+    if wanted.vocabulary == 1:
+        raise DataError("a vocabulary has at least 2 signs, of which 1 stands for all others, not 1")
+    said = {speaker: list(text) for speaker, text in careful("shakespeare", paths, speeches).items()}
     train = Counter(sign for signs in said.values() for sign in _split(signs)[0])
     ranked = sorted(train, key=lambda sign: (-train[sign], sign))
     vocabulary = Vocabulary((UNKNOWN, *ranked[: wanted.vocabulary - 1 if wanted.vocabulary else None]), unknown=0)
@@ -36,26 +40,29 @@ def open_characters(paths: tuple[Path, ...], wanted: Wanted) -> Text:
 
 def open_words(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     """Open it as words; marks are words, and all letters small."""
-    found = {speaker: re.findall(r"\w+(?:'\w+)*|[^\w\s]", text.lower()) for speaker, text in speeches(paths[0]).items()}
+    said = careful("shakespeare", paths, speeches)
+    found = {speaker: re.findall(r"\w+(?:'\w+)*|[^\w\s]", text.lower()) for speaker, text in said.items()}
     counts = Counter(word for words in found.values() for word in _split(words)[0])
     return _text("shakespeare-words", found, built(counts, wanted.vocabulary), wanted)
 
 
-def speeches(path: Path) -> dict[str, str]:
+def speeches(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return what every speaker says, in the order in which they first speak."""
-    if path.suffix == ".txt":
-        text = path.read_text(encoding="utf-8")
-    else:
-        found = [data for _, data in contents(path, lambda name: name.rpartition("/")[2] in _NAMES)]
-        if not found:
-            raise DataError(f"{str(path)!r} does not hold {_NAMES[0]!r}")
-        text = found[0].decode("utf-8")
+    path = paths[0]
+    data = path.read_bytes() if path.suffix == ".txt" else next(_texts(path), b"")
+    text = data.decode("utf-8").replace("\r\n", "\n")
     said: dict[str, list[str]] = {}
     for speech in text.split("\n\n"):
         speaker, colon, words = speech.strip("\n").partition(":\n")
         if colon:
             said.setdefault(speaker, []).append(words)
+    if not said:
+        raise DataError(f"{str(path)!r} holds no speeches: a name and a colon, and what is said on the lines below")
     return {speaker: "\n".join(parts) for speaker, parts in said.items()}
+
+
+def _texts(path: Path) -> Iterator[bytes]:
+    return (data for _, data in contents(path, lambda name: name.rpartition("/")[2] in _NAMES))
 
 
 def _split(signs: list[str]) -> tuple[list[str], list[str]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from nestling.data.example_proto import texts_of
 from nestling.data.extras import need
-from nestling.errors import DataError
+from nestling.errors import DataError, first_line
 
 
 class Shelf(Protocol):
@@ -38,7 +39,7 @@ class TextFiles:
 
     def names(self) -> list[str]:
         """Return the names of the files."""
-        return sorted(file.name for file in self.folder.iterdir() if file.suffix == ".txt")
+        return sorted(file.name for file in self.folder.glob("*.txt") if file.is_file())
 
     def sizes(self) -> list[int] | None:
         """Nothing is known without reading."""
@@ -47,9 +48,11 @@ class TextFiles:
     def lines(self, name: str) -> list[str]:
         """Read one file."""
         try:
-            return (self.folder / name).read_text(encoding="utf-8").splitlines()
+            return (self.folder / name).read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as problem:
             raise DataError(f"{str(self.folder / name)!r} is not UTF-8 text: byte {problem.start} is wrong") from None
+        except OSError as problem:
+            raise DataError(f"{str(self.folder / name)!r} cannot be read: {problem.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -73,24 +76,16 @@ class Hdf5:
         with self._open() as users:
             return [_decoded(line) for line in users[name]["tokens"][:]]
 
-    def _open(self) -> _Group:
-        return _Group(self.file)
-
-
-class _Group:
-    """The group ``examples`` of a file, open as long as it is needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = need("h5py", "text", "HDF5 files").File(path, "r")
-        if "examples" not in self._file:
-            self._file.close()
-            raise DataError(f"{str(path)!r} has no group 'examples'")
-
-    def __enter__(self) -> Any:
-        return self._file["examples"]
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """The group ``examples``, open as long as it is needed."""
+        h5py = need("h5py", "text", "HDF5 files")
+        try:
+            with h5py.File(self.file, "r") as file:
+                yield file["examples"]
+        except (OSError, KeyError, UnicodeDecodeError) as problem:
+            told = first_line(problem).strip("\"'")
+            raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {told}") from None
 
 
 @dataclass(frozen=True)
@@ -118,14 +113,12 @@ class Sqlite:
         return list(self._ask(asked, self.split))
 
     def _ask(self, question: str, *values: str) -> Iterator[Any]:
-        # read-only, so that nothing is made where a name is mistaken
-        connection = sqlite3.connect(f"{self.file.resolve().as_uri()}?mode=ro", uri=True)
         try:
-            yield from connection.execute(question, values)
+            # read-only, so that nothing is made where a name is mistaken
+            with closing(sqlite3.connect(f"{self.file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+                yield from connection.execute(question, values)
         except sqlite3.Error as problem:
             raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {problem}") from None
-        finally:
-            connection.close()
 
 
 def _decoded(line: bytes | str) -> str:

@@ -7,18 +7,19 @@ those of the file ``stackoverflow.word_count`` where it lies beside them, else a
 from __future__ import annotations
 
 import lzma
-import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from nestling.data.archive import pick
 from nestling.data.by_user import by_user
+from nestling.data.decoded import careful
 from nestling.data.places import cache_dir
 from nestling.data.shelves import Hdf5, Shelf, Sqlite, TextFiles
 from nestling.data.text import Text
 from nestling.data.wanted import Wanted
-from nestling.errors import DataError
+from nestling.errors import DataError, first_line
 
 _H5 = ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow_held_out.h5")
 LAYOUTS = (
@@ -36,7 +37,8 @@ _COUNTS = "stackoverflow.word_count"
 
 def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     """Open Stack Overflow in whatever form it is there."""
-    counts = _word_counts(paths[0].parent)
+    files = [paths[0].parent / _COUNTS, paths[0].parent / f"{_COUNTS}.tar.bz2"]
+    counted = [file for file in files if file.is_file()][:1]
     if paths[0].suffix == ".lzma":
         paths = (_unpacked(paths[0]),)
     shelves: dict[str, Shelf]
@@ -47,7 +49,8 @@ def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
         shelves = {part: Sqlite(paths[0], split) for part, split in splits.items()}
     else:
         shelves = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
-    return by_user("stackoverflow", paths, shelves, wanted, counts)
+    counts = partial(_word_counts, counted[0]) if counted else None
+    return by_user("stackoverflow", (*paths, *counted), shelves, wanted, counts)
 
 
 def open_own(paths: tuple[Path, ...], wanted: Wanted) -> Text:
@@ -56,20 +59,17 @@ def open_own(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     return by_user("text-files", paths, shelves, wanted)
 
 
-def _word_counts(folder: Path) -> dict[str, int] | None:
+def _word_counts(file: Path) -> dict[str, int]:
     """Words and in how many users' texts each occurs, a line each: counted by whoever made the data."""
-    if (folder / _COUNTS).is_file():
-        text = (folder / _COUNTS).read_text(encoding="utf-8")
-    elif (folder / f"{_COUNTS}.tar.bz2").is_file():
-        text = pick(folder / f"{_COUNTS}.tar.bz2", [_COUNTS])[_COUNTS].decode("utf-8")
-    else:
-        return None
+    text = (file.read_bytes() if file.name == _COUNTS else pick(file, [_COUNTS])[_COUNTS]).decode()
     found = {}
     for number, line in enumerate(text.splitlines(), start=1):
         parts = line.split()
         if len(parts) != 2 or not parts[1].isdecimal():
             raise DataError(f"{_COUNTS}, line {number}: {line[:60]!r} is not a word and a number")
         found[parts[0]] = int(parts[1])
+    if not found:
+        raise DataError(f"{str(file)!r} holds no words: remove it, and the sentences will be counted")
     return found
 
 
@@ -78,14 +78,19 @@ def _unpacked(path: Path) -> Path:
     status = path.stat()
     target = cache_dir() / "unpacked" / f"{status.st_size}-{status.st_mtime_ns}" / path.stem
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=target.parent)
-        try:
-            with lzma.open(path) as packed, os.fdopen(handle, "wb") as file:
-                shutil.copyfileobj(packed, file, 2**20)
-            Path(draft).replace(target)
-        except (lzma.LZMAError, EOFError, OSError) as problem:
-            raise DataError(f"{str(path)!r} cannot be unpacked: {problem}") from None
-        finally:
-            Path(draft).unlink(missing_ok=True)
+        careful("stackoverflow", (path,), partial(_unpack, target))
     return target
+
+
+def _unpack(target: Path, paths: tuple[Path, ...]) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch, lzma.open(paths[0]) as packed:
+            with Path(scratch, target.name).open("wb") as file:
+                shutil.copyfileobj(packed, file, 2**20)
+            Path(scratch, target.name).replace(target)
+    except OSError as problem:
+        raise DataError(
+            f"{str(paths[0])!r} cannot be unpacked to {str(target.parent)!r} ({first_line(problem)}): "
+            "set NESTLING_CACHE to a folder that can be written to"
+        ) from None

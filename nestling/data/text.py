@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.data.lazy import Lazy
-from nestling.data.partition import Partition
+from nestling.data.partition import Partition, check_whole
 from nestling.data.vocabulary import Vocabulary
 from nestling.errors import DataError, nearest
 from nestling.seeds import numpy_stream
@@ -68,8 +68,12 @@ class Text:
             raise DataError(f"there is no task {self.task!r}{nearest(str(self.task), TASKS)}")
         if self.length < 1:
             raise DataError(f"{self.name}: sequences have at least 1 word, not {self.length}")
+        if not len(self.vocabulary):
+            raise DataError(f"{self.name}: there are no words to predict, as its vocabulary is empty")
         if self.stream is None and not len(self.users):
             raise DataError(f"{self.name}: there is nothing to train on")
+        if self.sizes is not None and len(self.sizes) != len(self.users):
+            raise DataError(f"{self.name}: there are sizes of {len(self.sizes):,} users, but {len(self.users):,} users")
 
     @property
     def classes(self) -> int:
@@ -100,6 +104,11 @@ class Text:
     def special(self) -> int:
         """How many numbers beyond the vocabulary a model must know."""
         return 2 if self.task == "masked-word" and self.padded else 1
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a model must know in all."""
+        return self.classes + self.special
 
     def example(self, batch: int) -> Tensor:
         """Return an input of a model that says nothing: (batch, length)."""
@@ -151,7 +160,22 @@ def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str,
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
 
 
-def gathered(parts: Sequence[Tensor], most: int = 0) -> Tensor:
+def fitting(sequences: Tensor, width: int, numbers: int, whose: str) -> Tensor:
+    """Return sequences (…, width) of numbers below `numbers` as they are; of anything else, say what is wrong.
+
+    >>> fitting(torch.tensor([[0, 9]]), 2, 9, "client 3")
+    Traceback (most recent call last):
+    nestling.errors.DataError: client 3 has words with numbers from 0 to 9: they must be from 0 to 8
+    """
+    if sequences.dim() != 2 or sequences.shape[1] != width:
+        raise DataError(f"{whose} has sequences of shape {tuple(sequences.shape)}: it must be (any number, {width})")
+    low, high = (int(end) for end in sequences.aminmax()) if len(sequences) else (0, 0)
+    if low < 0 or high >= numbers:
+        raise DataError(f"{whose} has words with numbers from {low} to {high}: they must be from 0 to {numbers - 1}")
+    return sequences
+
+
+def gathered(parts: Iterable[Tensor], most: int = 0) -> Tensor:
     """Return the first sequences of some pieces as one tensor, at most so many (0: all); later pieces are not read.
 
     >>> gathered([torch.zeros(2, 3), torch.ones(2, 3)], 3)[:, 0]
@@ -210,11 +234,14 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     (tensor([[5, 6],
              [7, 8]]), tensor([5, 6, 7, 8]), 2)
     """
+    check_whole("clients", clients, 1)
+    check_whole("minimum", minimum, 0)
+    check_whole("most", most, 0)
     sizes: NDArray[Any] | None
     if how == "iid":
-        sequences, sizes = _rows(text, clients)
+        make, sizes = _rows(text, clients)
     elif how == "user":
-        sequences, sizes = _users(text, clients, minimum, seed)
+        make, sizes = _users(text, clients, minimum, seed)
     else:
         raise DataError(f"a text is dealt out 'iid' or by 'user', not by {how!r}")
     if sizes is not None and sizes.min() < max(minimum, 1):
@@ -222,8 +249,7 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
             f"{max(minimum, 1)}: use fewer clients"
         )
-    if most:
-        sequences = Lazy(clients, partial(_first, sequences, most))
+    sequences = Lazy(clients, partial(_held, make, (text.width, text.numbers), text.name, most))
     return TextShares(
         train=Lazy(clients, partial(_numbers, sequences, text.name)),
         test=Lazy(clients, _none),
@@ -232,15 +258,16 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     )
 
 
-def _rows(text: Text, clients: int) -> tuple[Sequence[Tensor], NDArray[Any]]:
+def _rows(text: Text, clients: int) -> tuple[Callable[[int], Tensor], NDArray[Any]]:
     if text.stream is None:
         raise DataError(f"{text.name} is by its users: set data.partition=user")
     size = len(text.stream) // clients
-    made = Lazy(clients, partial(_row, text.stream, size, text.task, text.length))
-    return made, np.array([max(0, (size - text.width) // text.length + 1)])
+    return partial(_row, text.stream, size, text.task, text.length), np.array(
+        [max(0, (size - text.width) // text.length + 1)]
+    )
 
 
-def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Sequence[Tensor], NDArray[Any] | None]:
+def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Callable[[int], Tensor], NDArray[Any] | None]:
     if text.stream is not None:
         raise DataError(f"{text.name} does not say who wrote it: set data.partition=iid")
     enough = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= max(minimum, 1))
@@ -250,7 +277,7 @@ def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Sequence[
     if clients < len(enough):
         chosen = numpy_stream(seed, "partition", "user").choice(len(enough), clients, replace=False)
         enough = enough[np.sort(chosen)]
-    return Lazy(clients, partial(_user, text.users, enough)), None if text.sizes is None else text.sizes[enough]
+    return partial(_user, text.users, enough), None if text.sizes is None else text.sizes[enough]
 
 
 # module-level functions, so that shares can be sent to other processes
@@ -264,8 +291,8 @@ def _user(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
     return users[int(chosen[client])]
 
 
-def _first(sequences: Sequence[Tensor], most: int, client: int) -> Tensor:
-    return sequences[client][:most]
+def _held(make: Callable[[int], Tensor], form: tuple[int, int], name: str, most: int, client: int) -> Tensor:
+    return fitting(make(client), *form, f"client {client} of {name}")[: most or None]
 
 
 def _numbers(sequences: Sequence[Tensor], name: str, client: int) -> Tensor:

@@ -142,5 +142,5 @@ def load_text(
         if value < 0:
             raise DataError(f"the {what} of a text must be 0 or more, not {value}")
     wanted = Wanted(task or found.task, vocabulary or found.vocabulary, length or found.length)
-    paths = find(name, found.layouts, found.inside, data_dir) if found.layouts else ()
+    paths = find(name, found.layouts, found.inside, data_dir, own=not found.downloads) if found.layouts else ()
     return found.open(paths, wanted)

@@ -72,14 +72,24 @@ def built(counts: Mapping[str, int], size: int = 0) -> Vocabulary:
 
 
 def packed(words: Iterable[str]) -> NDArray[np.uint8]:
-    """Return words as an array of bytes, which can be kept beside other arrays.
+    """Return words, or names, as an array of bytes, which can be kept beside other arrays.
 
     >>> unpacked(packed(["the", "naïve"]))
     ('the', 'naïve')
     """
-    return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
+    listed = list(words)
+    if broken := next((word for word in listed if "\n" in word), None):
+        raise DataError(f"the name {broken!r} holds the end of a line: use another")
+    return np.frombuffer("\n".join(listed).encode(), dtype=np.uint8)
 
 
-def unpacked(array: NDArray[np.uint8]) -> tuple[str, ...]:
-    """Return the words that `packed` made an array of."""
+def unpacked(array: NDArray[np.uint8], most: int = 0) -> tuple[str, ...]:
+    """Return the words that `packed` made an array of, or the first so many; later ones cost nothing.
+
+    >>> unpacked(packed(["the", "naïve", "cat"]), 2)
+    ('the', 'naïve')
+    """
+    ends = np.flatnonzero(array == ord("\n")) if most else array[:0]
+    if most and len(ends) >= most:
+        array = array[: ends[most - 1]]
     return tuple(array.tobytes().decode().split("\n")) if len(array) else ()

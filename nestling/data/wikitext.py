@@ -37,9 +37,7 @@ def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     streams = {}
     for part in _PARTS.values():
         stream = torch.from_numpy(arrays[part])
-        if len(words) <= int(stream.max()):
-            stream = torch.where(stream < len(words), stream, vocabulary.unknown)
-        streams[part] = stream
+        streams[part] = torch.where(stream < len(words), stream, vocabulary.unknown) if wanted.vocabulary else stream
     test, validation = (windows(streams[part], wanted.task, wanted.length) for part in ("test", "validation"))
     return Text(
         "wikitext2",

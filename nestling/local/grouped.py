@@ -102,22 +102,13 @@ class _Linear(nn.Linear):
         return self.at.joined(out.view(*parts.shape[:-1], self.out_features))
 
 
-class _Conv1d(nn.Conv1d):
+class _Conv(nn.modules.conv._ConvNd):
     at: Pass
 
     def forward(self, input: Tensor) -> Tensor:
-        at = self.at
+        at, convolve = self.at, F.conv1d if len(self.kernel_size) == 1 else F.conv2d
         groups, weight, bias = self.groups * at.clients, at.take(self.weight).flatten(0, 1), at.flat(self.bias)
-        return at.back(F.conv1d(at.channels(input), weight, bias, self.stride, self.padding, self.dilation, groups))
-
-
-class _Conv2d(nn.Conv2d):
-    at: Pass
-
-    def forward(self, input: Tensor) -> Tensor:
-        at = self.at
-        groups, weight, bias = self.groups * at.clients, at.take(self.weight).flatten(0, 1), at.flat(self.bias)
-        return at.back(F.conv2d(at.channels(input), weight, bias, self.stride, self.padding, self.dilation, groups))
+        return at.back(convolve(at.channels(input), weight, bias, self.stride, self.padding, self.dilation, groups))
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -188,7 +179,9 @@ class _Embedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         at = self.at
-        shared = input.dim() == 1 or len(input) == 1
+        if at.layout == "channels":  # ids have no channels: those of one sample look like those that all samples share
+            raise TrainingError("an embedding needs the samples of clients one after another")
+        shared = input.dim() == 1 or len(input) == 1 < at.clients * at.batch
         ids = input.view(1, 1, -1).expand(at.clients, 1, -1) if shared else at.apart(input)
         tables = at.take(self.weight)
         first = torch.arange(at.clients, device=ids.device) * tables.shape[1]
@@ -216,8 +209,8 @@ class _Dropout(nn.Dropout):
 
 _LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: _Linear,
-    nn.Conv1d: _Conv1d,
-    nn.Conv2d: _Conv2d,
+    nn.Conv1d: _Conv,
+    nn.Conv2d: _Conv,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,

@@ -1,7 +1,8 @@
 """Whether a model can be trained in cohorts: found by trying, never assumed.
 
 Three clients with random weights and different numbers of samples are trained in double precision, one by one and as a
-grouped network; only where all tensors agree is a layout trusted.
+grouped network; only where all tensors agree is a layout trusted. A forward that draws random numbers by itself is not:
+in a grouped network they would come from no client's stream.
 """
 
 from __future__ import annotations
@@ -68,10 +69,15 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
     layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
     for layout in layouts:
         try:
-            found = _together(twin, states, layout, inputs, targets)
+            with torch.random.fork_rng(devices=[]):
+                before = torch.get_rng_state()
+                found = _together(twin, states, layout, inputs, targets)
+                drawn = not torch.equal(before, torch.get_rng_state())
         except Exception as problem:  # whatever a forward does with what it does not expect
             reason = f"its forward cannot run for several clients: {first_line(problem)}"
             continue
+        if drawn:  # where it happens to agree now, it will not when it matters, nor twice alike
+            return Verdict(None, "its forward draws random numbers that belong to no client")
         if all(_close(one, other) for one, other in zip(found, wanted, strict=True)):
             return Verdict(layout)
         reason = "its forward mixes clients"

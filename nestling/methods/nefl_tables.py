@@ -68,9 +68,14 @@ def _both(gammas: Sequence[float], widths: Sequence[float], *blocks: str) -> dic
     return {gamma: Row(width, row) for gamma, width, row in zip(gammas, widths, blocks, strict=True)}
 
 
-def _even(*kept: str, stages: int = 3) -> list[str]:
-    """Rows whose stages are all alike."""
-    return [" ".join([row] * stages) for row in kept]
+def _even(*kept: str) -> list[str]:
+    """Rows whose three stages are alike."""
+    return [" ".join([row] * 3) for row in kept]
+
+
+def _first(size: int, *kept: tuple[int, ...]) -> list[str]:
+    """Rows that keep the first so many blocks of every stage of `size` blocks."""
+    return [" ".join("1" * count + "0" * (size - count) for count in row) for row in kept]
 
 
 TABLES: dict[str, Table] = {
@@ -103,17 +108,11 @@ TABLES: dict[str, Table] = {
         (42_048, 162_432, 647_424),
         {
             "W": _width(FIVE),
-            "D": _depth(
-                FIVE,
-                "110000000 110000000 110000000",
-                "111000000 111000000 111100000",
-                "111100000 111100000 111111000",
-                "111111111 111111110 111111100",
-            ),
+            "D": _depth(FIVE, *_first(9, (2, 2, 2), (3, 3, 4), (4, 4, 6), (9, 8, 7))),
             "WD": _both(
                 FIVE,
                 (0.464938491, 0.607811604, 0.777135864, 0.902901024),
-                *_even("111100000", "111111000", "111111100", "111111110"),
+                *_first(9, (4, 4, 4), (6, 6, 6), (7, 7, 7), (8, 8, 8)),
             ),
         },
     ),
@@ -122,21 +121,12 @@ TABLES: dict[str, Table] = {
         (84_096, 329_472, 1_313_280),
         {
             "W": _width(FIVE + STEEP),
-            "D": _depth(
-                (*FIVE, 0.04),
-                "111111111111111100 111100000000000000 111000000000000000",
-                "111111111111110000 111111100000000000 111111100000000000",
-                "111111111111111110 111111111111100000 111111111100000000",
-                "111111111111111100 111111111111111100 111111111111110000",
-                "100000000000000000 100000000000000000 100000000000000000",
-            ),
+            "D": _depth((*FIVE, 0.04), *_first(18, (16, 4, 3), (14, 7, 7), (17, 13, 10), (16, 16, 14), (1, 1, 1))),
             "WD": _both(
                 (*FIVE, 0.04, 0.36),
                 (0.457252561, 0.603830987, 0.774235493, 0.901429773, 0.254, 0.5933),
-                *_even(
-                    *("111111100000000001", "111111111110000001", "111111111111100001", "111111111111111001"),
-                    *("111000000000000000", "111111111110000000"),
-                ),
+                *_even("111111100000000001", "111111111110000001", "111111111111100001", "111111111111111001"),
+                *_first(18, (3, 3, 3), (11, 11, 11)),
             ),
         },
     ),

@@ -95,38 +95,27 @@ def _resnet() -> Rename:
     return _by_rules(*stem, *blocks, (r"fc\.(\w+)", r"head.\1"))
 
 
-def _vit_torchvision() -> Rename:
-    block = r"encoder\.layers\.encoder_layer_(\d+)\."
-    return _by_rules(
-        (r"conv_proj\.(\w+)", r"patch.\1"),
-        (r"class_token", "token.weight"),
-        (r"encoder\.pos_embedding", "position.weight"),
-        (block + r"ln_1\.(\w+)", r"blocks.\1.attention.body.norm.\2"),
-        (block + r"self_attention\.in_proj_(\w+)", r"blocks.\1.attention.body.attention.[qkv].\2"),
-        (block + r"self_attention\.out_proj\.(\w+)", r"blocks.\1.attention.body.attention.o.\2"),
-        (block + r"ln_2\.(\w+)", r"blocks.\1.mlp.body.norm.\2"),
-        (block + r"mlp\.(?:0|linear_1)\.(\w+)", r"blocks.\1.mlp.body.up.\2"),
-        (block + r"mlp\.(?:3|linear_2)\.(\w+)", r"blocks.\1.mlp.body.down.\2"),
-        (r"encoder\.ln\.(\w+)", r"norm.\1"),
-        (r"heads\.head\.(\w+)", r"head.\1"),
-    )
+# torchvision's names, timm's and ours; those of a block are what stands between its number and a tensor's own name
+_VIT = (
+    (r"conv_proj\.(\w+)", r"patch_embed\.proj\.(\w+)", r"patch.\1"),
+    (r"class_token", r"cls_token", r"token.weight"),
+    (r"encoder\.pos_embedding", r"pos_embed", r"position.weight"),
+    (r"encoder\.ln\.(\w+)", r"norm\.(\w+)", r"norm.\1"),
+    (r"heads\.head\.(\w+)", r"head\.(\w+)", r"head.\1"),
+)
+_VIT_BLOCK = (
+    (r"ln_1\.", r"norm1\.", r"attention.body.norm."),
+    (r"self_attention\.in_proj_", r"attn\.qkv\.", r"attention.body.attention.[qkv]."),
+    (r"self_attention\.out_proj\.", r"attn\.proj\.", r"attention.body.attention.o."),
+    (r"ln_2\.", r"norm2\.", r"mlp.body.norm."),
+    (r"mlp\.(?:0|linear_1)\.", r"mlp\.fc1\.", r"mlp.body.up."),
+    (r"mlp\.(?:3|linear_2)\.", r"mlp\.fc2\.", r"mlp.body.down."),
+)
 
 
-def _vit_timm() -> Rename:
-    block = r"blocks\.(\d+)\."
-    return _by_rules(
-        (r"patch_embed\.proj\.(\w+)", r"patch.\1"),
-        (r"cls_token", "token.weight"),
-        (r"pos_embed", "position.weight"),
-        (block + r"norm1\.(\w+)", r"blocks.\1.attention.body.norm.\2"),
-        (block + r"attn\.qkv\.(\w+)", r"blocks.\1.attention.body.attention.[qkv].\2"),
-        (block + r"attn\.proj\.(\w+)", r"blocks.\1.attention.body.attention.o.\2"),
-        (block + r"norm2\.(\w+)", r"blocks.\1.mlp.body.norm.\2"),
-        (block + r"mlp\.fc1\.(\w+)", r"blocks.\1.mlp.body.up.\2"),
-        (block + r"mlp\.fc2\.(\w+)", r"blocks.\1.mlp.body.down.\2"),
-        (r"norm\.(\w+)", r"norm.\1"),
-        (r"head\.(\w+)", r"head.\1"),
-    )
+def _vit(column: int, block: str) -> Rename:
+    inside = [(rf"{block}(\d+)\.{names[column]}(\w+)", rf"blocks.\1.{names[-1]}\2") for names in _VIT_BLOCK]
+    return _by_rules(*((names[column], names[-1]) for names in _VIT), *inside)
 
 
 def _vgg(weights: Mapping[str, Tensor]) -> dict[str, str]:
@@ -153,7 +142,7 @@ def _vgg(weights: Mapping[str, Tensor]) -> dict[str, str]:
 
 LAYOUTS = (
     Layout("ResNet of torchvision and timm", ResNet, _resnet()),
-    Layout("ViT of torchvision", VisionTransformer, _vit_torchvision()),
-    Layout("ViT of timm", VisionTransformer, _vit_timm()),
+    Layout("ViT of torchvision", VisionTransformer, _vit(0, r"encoder\.layers\.encoder_layer_")),
+    Layout("ViT of timm", VisionTransformer, _vit(1, r"blocks\.")),
     Layout("VGG of torchvision and timm", VGG, _vgg),
 )

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nestling.amounts import BYTES, COUNTS, unit
 from nestling.report.experiment import Experiment, Statistic, experiments, statistic
-from nestling.report.measures import BYTES, COUNTS, TITLES, direction, leading, title, unit
+from nestling.report.measures import TITLES, direction, leading, title
 from nestling.report.panels import Figure, figure, label, line, mark, panel, tint
 from nestling.report.read import Round, Run
 

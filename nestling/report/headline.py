@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nestling.report.measures import BYTES, amount, digits, direction, leading, title, written
+from nestling.amounts import BYTES, amount
+from nestling.report.measures import digits, direction, leading, title, written
 from nestling.report.table import Row
 
 METHODS = {

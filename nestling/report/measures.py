@@ -1,4 +1,4 @@
-"""Measures by their name: what they are called, which way is better, and how they and other amounts are written."""
+"""Measures by their name: what they are called, which way is better, and how they are written."""
 
 from __future__ import annotations
 
@@ -69,35 +69,6 @@ def digits(value: float, count: int) -> str:
     ('12,346', '0.0123')
     """
     return f"{value:,.0f}" if abs(value) >= 10 ** (count - 1) else f"{value:.{count}g}"
-
-
-BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-COUNTS = ("", "k", "M", "G", "T", "P", "E")
-
-
-def unit(largest: float, units: tuple[str, ...]) -> tuple[float, str]:
-    """Return the size and the name of the unit in which `largest` has one to three digits before the point.
-
-    >>> unit(6_227_496, BYTES), unit(999, COUNTS)
-    ((1048576, 'MiB'), (1, ''))
-    """
-    base = 1024 if units is BYTES else 1000
-    power = 0
-    while largest >= 999.5 * base**power and power < len(units) - 1:
-        power += 1
-    return base**power, units[power]
-
-
-def amount(value: float, units: tuple[str, ...]) -> str:
-    """Return an amount with three digits and its unit.
-
-    >>> amount(39_974_912, COUNTS), amount(6_227_496, BYTES), amount(12, BYTES)
-    ('40.0 M', '5.94 MiB', '12 B')
-    """
-    size, name = unit(value, units)
-    scaled = value / size
-    digits = 0 if size == 1 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
-    return f"{scaled:.{digits}f} {name}".strip()
 
 
 def duration(seconds: float) -> str:

@@ -10,12 +10,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from nestling.amounts import BYTES, amount
 from nestling.errors import ReportError
 from nestling.files import write_whole
 from nestling.report import curves, morphs, spread, submodels
 from nestling.report.experiment import Experiment, experiments
 from nestling.report.headline import headline
-from nestling.report.measures import BYTES, COUNTS, amount, duration, written
+from nestling.report.measures import duration, written
 from nestling.report.panels import COLOURS, PANELS, Figure, colour, label
 from nestling.report.read import Run
 from nestling.report.table import NOTE, Row, columns, compare
@@ -146,7 +147,7 @@ def _tiles(rows: Sequence[Row], found: Sequence[Experiment]) -> str:
         ("Highest final accuracy", lambda row: row["final"].get("global_accuracy"), 1, _accuracy),
         ("Highest for the worst sub-model", _worst_accuracy, 1, _accuracy),
         ("Least data sent", lambda row: row["bytes"], -1, lambda value: amount(value, BYTES)),
-        ("Least computation", lambda row: row["client_macs"], -1, lambda value: f"{amount(value, COUNTS)} MACs"),
+        ("Least computation", lambda row: row["client_macs"], -1, lambda value: f"{amount(value)} MACs"),
         ("Shortest simulated time", lambda row: row["simulated_seconds"], -1, duration),
     )
     for name, pick, way, show in records:

@@ -54,5 +54,6 @@ def _by_place(runs: Sequence[Run], what: str, x: str, y: str) -> Figure | None:
 
 
 def _told(found: Any) -> bool:
-    """Whether a run tells something for every sub-model: level → name → number."""
-    return isinstance(found, Mapping) and any(isinstance(values, Mapping) and values for values in found.values())
+    """Whether a run tells something of its sub-models: level → name → number."""
+    told = list(found.values()) if isinstance(found, Mapping) else []
+    return all(isinstance(values, Mapping) for values in told) and any(told)

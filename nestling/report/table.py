@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from nestling.amounts import BYTES, amount
 from nestling.report.experiment import Experiment, Statistic, experiments
-from nestling.report.measures import BYTES, COUNTS, amount, direction, duration, title, written
+from nestling.report.measures import direction, duration, title, written
 from nestling.report.read import Run
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _perplexities(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
 
 _COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("data sent", "bytes", lambda value: amount(value, BYTES)),
-    ("client MACs", "client_macs", lambda value: amount(value, COUNTS)),
+    ("client MACs", "client_macs", amount),
     ("simulated time", "simulated_seconds", duration),
     ("time", "seconds", duration),
 )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
+from nestling.data.text import gathered
 from nestling.errors import ConfigError
 from nestling.run.config import Experiment
 from nestling.run.texts import deal, held_out, open_text
@@ -31,6 +32,8 @@ def dealt(
     experiment: Experiment, dataset: Dataset | Text, own: Partition | None = None
 ) -> tuple[Partition, Tensor, Tensor]:
     """Return the shares of clients, and the samples kept back: to choose the best round by, and for the server."""
+    if not len(gathered(dataset.test, 1) if isinstance(dataset, Text) else dataset.test_targets):
+        raise ConfigError(f"{dataset.name} holds nothing to test on, and every experiment tests its models")
     if isinstance(dataset, Text):
         validation = torch.arange(len(held_out(experiment, dataset, "validation")))
         return own or deal(experiment, dataset), validation, torch.empty(0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.data import Text, TextShares, load_text, share
-from nestling.data.text import gathered
+from nestling.data.text import fitting, gathered
 from nestling.errors import ConfigError
 from nestling.run.config import Experiment
 
@@ -41,7 +41,8 @@ def held_out(experiment: Experiment, text: Text, part: str) -> Tensor:
     if part == "validation" and not experiment.data.validation:
         return torch.empty(0, text.width, dtype=torch.long)
     parts = text.test if part == "test" else text.validation
-    found = gathered(parts, experiment.evaluate.samples)
+    checked = (fitting(sequences, text.width, text.numbers, f"the {part} part of {text.name}") for sequences in parts)
+    found = gathered(checked, experiment.evaluate.samples)
     if not len(found):
         raise ConfigError(f"{text.name} holds nothing for {part}: leave data.validation at 0")
     return found

@@ -1,6 +1,7 @@
 """Stack Overflow in its three layouts, and folders of one's own: the same text, whatever the files."""
 
 import lzma
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +81,63 @@ def test_word_counts_beside_the_data_spare_reading_it(tmp_path, monkeypatch):
         load_text("stackoverflow", tmp_path)
 
 
+def test_word_counts_that_come_later_or_change_are_heeded(tmp_path):
+    sqlite(tmp_path)
+    assert "zebra" not in load_text("stackoverflow", tmp_path).vocabulary.words
+    counts = tmp_path / "stackoverflow" / "stackoverflow.word_count"
+    counts.write_text("zebra 9\nthe 3\n")
+    assert load_text("stackoverflow", tmp_path).vocabulary.words[3:] == ("zebra", "the")
+    assert load_text("stackoverflow", tmp_path, vocabulary=4).vocabulary.words[3:] == ("zebra",)
+    counts.write_text("a 2\n<oov> 1\n")
+    assert load_text("stackoverflow", tmp_path).vocabulary.words[3:] == ("a",)
+    counts.write_text("")
+    with pytest.raises(DataError, match=r"word_count' holds no words"):
+        load_text("stackoverflow", tmp_path)
+    counts.unlink()
+    (tmp_path / "stackoverflow" / "stackoverflow.word_count.tar.bz2").write_bytes(b"BZh but not quite")
+    with pytest.raises(DataError, match="cannot be read, it may be damaged"):
+        load_text("stackoverflow", tmp_path)
+
+
+def test_a_folder_for_tests_that_comes_later_is_heeded(tmp_path):
+    write_folders(tmp_path, {"train": {"ann": ["one"] * 10}})
+    assert load_text("text-files", tmp_path).sizes.tolist() == [8]
+    (tmp_path / "test").mkdir()
+    text = load_text("text-files", tmp_path)
+    assert (text.sizes.tolist(), len(text.test)) == ([10], 0)
+
+
+def test_what_editors_leave_in_texts_is_no_word(tmp_path):
+    write_folders(tmp_path, {"train": {"ann": ["one"]}})
+    (tmp_path / "train" / "ann.txt").write_bytes("one two".encode("utf-8-sig"))
+    (tmp_path / "train" / "old.txt").mkdir()
+    text = load_text("text-files", tmp_path)
+    assert text.vocabulary.words[3:] == ("one", "two")
+    (tmp_path / "train" / "a\nb.txt").write_text("three")
+    with pytest.raises(DataError, match=r"the name 'a\\nb.txt' holds the end of a line"):
+        load_text("text-files", tmp_path)
+
+
+@pytest.mark.parametrize("write", [folders, sqlite, hdf5])
+def test_files_that_go_while_a_run_reads_them_are_named(tmp_path, write):
+    write(tmp_path)
+    text = load_text("stackoverflow", tmp_path)
+    shutil.rmtree(tmp_path / "stackoverflow")
+    with pytest.raises(DataError, match=r"stackoverflow/.*' (cannot be read|is not as TensorFlow Federated)"):
+        text.users[0]
+
+
+@pytest.mark.parametrize("name", ["stackoverflow.sqlite.lzma", "stackoverflow.word_count"])
+def test_files_must_be_those_that_were_fetched(tmp_path, name):
+    packed(tmp_path)
+    file = tmp_path / "stackoverflow" / name
+    if not file.exists():
+        file.write_text("zebra 9\n")
+    file.with_name(file.name + ".sha256").write_text("0" * 64 + f"  {file.name}\n")
+    with pytest.raises(DataError, match=rf"{name}' is not the file that was fetched .*data get stackoverflow'"):
+        load_text("stackoverflow", tmp_path)
+
+
 def test_folders_of_ones_own_are_split_by_user(tmp_path):
     lines = [f"word{number}" for number in range(10)]
     write_folders(tmp_path, {"train": {"ann": lines, "bob": ["", "one"]}})
@@ -94,10 +152,12 @@ def test_folders_of_ones_own_are_split_by_user(tmp_path):
 
 
 def test_what_is_not_there_or_damaged_is_said_in_a_sentence(tmp_path):
-    with pytest.raises(DataError, match="the data of 'stackoverflow' is not there"):
+    with pytest.raises(DataError, match=r"'stackoverflow' is not there.* with 'nestling data get stackoverflow'"):
         load_text("stackoverflow", tmp_path)
+    with pytest.raises(DataError, match=r"'text-files' is not there.*; say with --data-dir"):
+        load_text("text-files", tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataError, match="no users to train on"):
+    with pytest.raises(DataError, match=r"no users to train on in '.*train'"):
         load_text("text-files", tmp_path)
     (tmp_path / "train" / "ann.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="is not UTF-8 text: byte 3"):
@@ -109,7 +169,7 @@ def test_what_is_not_there_or_damaged_is_said_in_a_sentence(tmp_path):
         load_text("stackoverflow", tmp_path)
     (place / "stackoverflow.sqlite").unlink()
     (place / "stackoverflow.sqlite.lzma").write_bytes(b"nothing of the kind")
-    with pytest.raises(DataError, match="cannot be unpacked"):
+    with pytest.raises(DataError, match="cannot be read, it may be damaged: LZMAError"):
         load_text("stackoverflow", tmp_path)
 
 
@@ -119,7 +179,7 @@ def test_hdf5_of_another_kind_is_refused(tmp_path):
     place.mkdir()
     for part in ("train", "test"):
         h5py.File(place / f"stackoverflow_{part}.h5", "w").close()
-    with pytest.raises(DataError, match="has no group 'examples'"):
+    with pytest.raises(DataError, match="object 'examples' doesn't exist"):
         load_text("stackoverflow", tmp_path)
 
 
@@ -133,6 +193,12 @@ def test_examples_say_what_was_put_into_them(tokens):
 def test_any_bytes_are_read_or_refused(data):
     with suppress(DataError):
         assert all(isinstance(text, str) for text in texts_of(data, "tokens"))
+
+
+@pytest.mark.parametrize("data", [b"\x09\x01", b"\x0d\x01\x02", b"\x0a\x05ab", b"\x80" * 11 + b"\x01", "text", None])
+def test_examples_that_break_off_are_refused(data):
+    with pytest.raises(DataError, match="a serialised example cannot be read"):
+        texts_of(data, "tokens")
 
 
 def test_shares_of_a_shelf_can_be_sent(tmp_path):

@@ -46,6 +46,11 @@ def test_sentences_say_what_was_written(lines, length, task):
         assert row == whole + [padding] * (len(row) - len(whole))
 
 
+@given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), min_size=1)), st.integers(0, 9))
+def test_words_are_kept_as_bytes_and_the_first_are_read_alone(words, most):
+    assert unpacked(packed(words), most) == tuple(words[: most or None])
+
+
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5)), st.integers(4, 12))
 def test_a_vocabulary_holds_the_most_frequent_words(counts, size):
     made = built(counts, size)
@@ -135,6 +140,37 @@ def test_what_cannot_be_is_said_in_a_sentence():
         load_text("words", length=-1)
     with pytest.raises(IndexError):
         Lazy(3, int)[3]
+    with pytest.raises(DataError, match="its vocabulary is empty"):
+        Text("x", "next-word", Vocabulary(()), 4, stream=torch.zeros(9))
+    with pytest.raises(DataError, match="sizes of 2 users, but 1 users"):
+        Text("x", "next-word", Vocabulary(("a",)), 4, users=[torch.zeros(1, 5)], sizes=np.array([1, 1]))
+    with pytest.raises(DataError, match="clients must be a whole number, at least 1, not 0"):
+        share(stream, 0, "iid")
+    with pytest.raises(DataError, match="most must be a whole number, at least 0, not -1"):
+        share(stream, 2, "iid", most=-1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (torch.zeros(3, 4), r"client 0 of own has sequences of shape \(3, 4\): it must be \(any number, 5\)"),
+        (torch.zeros(5), r"of shape \(5,\)"),
+        (torch.tensor([[0, 1, 2, 3, 4]]), "numbers from 0 to 4: they must be from 0 to 2"),
+        (torch.tensor([[0, 1, 2, -1, 0]]), "numbers from -1 to 2"),
+    ],
+)
+def test_sequences_that_no_model_could_read_are_refused(rows, told):
+    text = Text("own", "next-word", Vocabulary(("a", "b")), 4, users=[rows])
+    with pytest.raises(DataError, match=told):
+        share(text, 1, "user").train[0]
+
+
+def test_an_item_that_cannot_be_made_is_no_end():
+    def make(number):
+        return [1, 2][number]
+
+    with pytest.raises(IndexError):
+        list(Lazy(3, make))
 
 
 def test_lazy_things_travel_without_what_they_remember():
@@ -202,6 +238,11 @@ def test_wikitext_is_its_words_with_an_end_of_every_line(tmp_path):
         load_text("wikitext2", tmp_path, vocabulary=99)
 
 
+def test_wikitext_may_have_an_empty_part(tmp_path):
+    write_wikitext(tmp_path / "wikitext-2-v1.zip", {**PARTS, "valid": ""})
+    assert [len(part) for part in load_text("wikitext2", tmp_path, length=2).validation] == [0]
+
+
 def test_wikitext_without_a_part_is_refused(tmp_path):
     write_wikitext(tmp_path / "wikitext-2.zip", {"train": "a", "test": "b"})
     with pytest.raises(DataError, match="does not hold the part 'validation'"):
@@ -238,3 +279,16 @@ def test_shakespeare_splits_what_a_speaker_says(tmp_path):
     assert said(text.users[0]) == ["0123", "3456", "6789", "9\nab", "bcde"]  # of 16 signs; 4 more are for testing
     assert said(text.test[0]) == ["<oov>" * 4]
     assert text.sizes.tolist() == [5, 0]
+
+
+def test_shakespeare_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "input.txt").write_bytes(b"A:\r\nabc\r\n\r\nB:\r\nd\r\n")
+    assert load_text("shakespeare", tmp_path, length=1).users[0].shape == (2, 2)
+    with pytest.raises(DataError, match="a vocabulary has at least 2 signs"):
+        load_text("shakespeare", tmp_path, vocabulary=1)
+    (tmp_path / "input.txt").write_text("nobody speaks")
+    with pytest.raises(DataError, match=r"input\.txt' holds no speeches"):
+        load_text("shakespeare", tmp_path)
+    (tmp_path / "input.txt").write_bytes(b"A:\ncaf\xe9")
+    with pytest.raises(DataError, match="cannot be read, it may be damaged: UnicodeDecodeError"):
+        load_text("shakespeare-words", tmp_path)

@@ -184,6 +184,23 @@ def test_dropout_draws_what_each_client_would_draw_alone():
     assert not torch.allclose(plain[0][0]["norm.weight"], alone[0][0]["norm.weight"])
 
 
+class Tables(nn.Module):
+    """Ids of two dimensions, and a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.conv, self.last = nn.Embedding(7, 3), nn.Conv2d(4, 2, 1), nn.Linear(2 * 2 * 3, 4)
+
+    def forward(self, ids):  # (batch, 4, 2)
+        return self.last(self.conv(self.table(ids)).flatten(1))
+
+
+def test_a_single_sample_of_a_single_client_is_no_table_of_positions():
+    torch.manual_seed(0)
+    ids = torch.randint(7, (20, 4, 2), generator=generator(3))
+    assert_same(*both(Tables().double(), (1, 4, 6), Local(epochs=2, batch=2), inputs=ids))
+
+
 def test_words_that_do_not_count_count_for_nobody():
     net, _ = net_of("transformer-mlm", dropout=0.1)
     ids = inputs_of("transformer-mlm", count=20)
@@ -241,12 +258,23 @@ class Direct(nn.Module):
         return self.last(F.linear(x, self.first.weight))
 
 
+class Rarely(nn.Sequential):
+    """Drops so little, by itself, that a trial of it agrees."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(3, 4), nn.Linear(4, 4))
+
+    def forward(self, x):
+        return F.dropout(super().forward(x), 1e-7, self.training)
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         (Mixing(0, 1), "mixes clients"),
         (Direct(), "cannot run"),
-        (nn.Sequential(nn.Linear(3, 4), nn.Dropout1d(0.5), nn.Linear(4, 4)), "mixes clients"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Dropout1d(0.5), nn.Linear(4, 4)), "belong to no client"),
+        (Rarely(), "belong to no client"),
         (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 4)), "all batches so far"),
         (nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 4)), "1 (PReLU) holds tensors"),
         (nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), "holds tensors"),

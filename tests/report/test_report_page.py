@@ -106,7 +106,13 @@ def test_submodels_with_tensors_of_their_own_have_panels(tmp_path):
         if "sub-model" in trace.get("hovertemplate", "")
     ]
     assert [(line["x"], line["y"]) for line in lines if "0.2" in line["name"]] == [([0], [1.4]), ([0], [0.3])]
-    for broken in ({"steps": 3}, {"steps": {"1": 3}}, {"steps": {}}, {"weights": []}):
+    for broken in (
+        {"steps": 3},
+        {"steps": {"1": 3}},
+        {"steps": {"1": {"stem": 1.0}, "0.2": 3}},
+        {"steps": {}},
+        {"weights": []},
+    ):
         summary["panels"] = broken
         (directory / "summary.json").write_text(json.dumps(summary))
         assert "<h3>Step sizes</h3>" not in html(find([tmp_path]))

@@ -104,7 +104,8 @@ def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(
             return reply
 
         ticks = []
-        server, told = play(made, Server.start(made, None), LocalEngine(lambda work=work: work), lambda: ticks.append(1))
+        engine = LocalEngine(lambda work=work: work)
+        server, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
         assert sum(means) == len(ticks) == told["clients"] == 9
         assert (max(means) > 1) == (cohort == 3 and method != "fed-dropout")  # whose slices are all different
         rounds.append(told)

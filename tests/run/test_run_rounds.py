@@ -348,6 +348,11 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
         run(small(model=Model(name="cnn", weights=str(tmp_path / "nothing.pt"))))
 
 
+def test_data_without_a_test_set_is_refused_before_any_work():
+    with pytest.raises(NestlingError, match="arrays holds nothing to test on"):
+        run(small(), dataset=from_arrays(torch.randn(400, 6), torch.arange(400) % 2))
+
+
 def test_images_are_resized_for_the_model():
     """Eight pixels become sixteen: a vision transformer then sees 4 × 4 patches."""
     options = {"patch": 4, "width": 12, "depth": 1, "heads": 2}

@@ -29,6 +29,16 @@ def test_methods_predict_next_words(method):
     assert 0 < result.rounds[0]["train_loss"] < 12, "FjORD's has two terms"
 
 
+def test_what_is_missing_or_wrong_of_a_text_is_named():
+    rows = torch.zeros(5, 9, dtype=torch.long)
+    words = Vocabulary(tuple("abc"))
+    with pytest.raises(ConfigError, match="own holds nothing to test on"):
+        setting(Blueprint(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
+    short = Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows), test=[rows, rows[:, :8]])
+    with pytest.raises(DataError, match=r"the test part of own has sequences of shape \(5, 8\)"):
+        setting(Blueprint(small(), dataset=short)).tested("test")
+
+
 def test_masked_words_are_judged_by_perplexity():
     result = nestling.run(masked(rounds=3, evaluate=Evaluate(samples=40)))
     final, best = result.summary["final"], result.summary["best"]

@@ -74,12 +74,14 @@ WORKLOADS: dict[str, Workload] = {
     "cifar10": Workload(
         "CIFAR-10, PreResNet18 a–e, 10 clients",
         "preresnet18-paper",
+        samples=100,
+        tested=200,
         channels=3,
         size=32,
         augment="crop-flip",
         small=_NARROW,
     ),
-    "mnist": Workload("MNIST, CNN a–e, 10 clients", "cnn", samples=50, tested=100, small=_NARROW),
+    "mnist": Workload("MNIST, CNN a–e, 10 clients", "cnn", samples=200, tested=400, small=_NARROW),
     "cnn-e": Workload(
         "CNN of level e, 100 clients",
         "cnn",
@@ -97,6 +99,7 @@ WORKLOADS: dict[str, Workload] = {
         "masked words, Transformer a–e, 10 clients",
         "transformer-mlm",
         options={"vocabulary": 8000},
+        samples=50,
         channels=0,
         small={"vocabulary": 100, "width": 32, "hidden": 32, "depth": 1},
     ),

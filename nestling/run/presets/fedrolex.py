@@ -24,37 +24,35 @@ _ALL = "a-b-c-d-e"
 _BESIDE = "its settings with a method"
 _WEIGHTINGS = ("samples", "width")  # Appendix A.3, beside "none"
 _STEPS = (2, 4, 8, 16)  # Appendix A.4, beside 1; the values are ours
-_LARGER = {2: "b", 4: "c", 8: "d", 16: "e"}  # how many times the clients' model the server's is, and their level
+_LARGER = {2: "b", 4: "c", 8: "d", 16: "e"}  # γ: how many times the clients' model the server's is, and their level
 
 
 def presets() -> Iterator[Preset]:
     """Yield every experiment of the paper on images, in the order of its sections."""
     for data, heterogeneities in _CLASSES.items():
         for heterogeneity in heterogeneities:
-            yield from _comparison(data, heterogeneity)
-            yield from _fleets(data, heterogeneity)
+            for method, mix, where, levels in fleets("Table 4, Figure 5"):
+                yield _preset(method, data, heterogeneity, mix, where, levels=levels)
+            yield _preset("fjord", data, heterogeneity, _ALL, f"{_BESIDE} it could not repeat")
+            yield _preset("fedprox", data, heterogeneity, "a", f"{_BESIDE} of Table 1")
             yield from _ablation(data, heterogeneity)
 
 
-def _comparison(data: str, heterogeneity: str) -> Iterator[Preset]:
-    """Methods on a uniform mix, and everybody at the smallest or the largest level (Sections 4.1 and 4.2)."""
+def fleets(real_world: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is tried on every data set: method, what its mix is called, where, and levels that this leaves open.
+
+    The paper shows devices of the real world elsewhere for every data set.
+    """
     for method in ("heterofl", "fed-dropout", "fedrolex"):
-        yield _preset(method, data, heterogeneity, _ALL, "Table 3")
+        yield method, _ALL, "Table 3", ""
     for level in ("e", "a"):  # also the ends of Figure 3, ρ = 0 and 1
-        yield _preset("fedavg", data, heterogeneity, level, "Tables 3 and 4, Figure 3")
-    yield _preset("fjord", data, heterogeneity, _ALL, f"{_BESIDE} it could not repeat")
-    yield _preset("fedprox", data, heterogeneity, "a", f"{_BESIDE} of Table 1")
-
-
-def _fleets(data: str, heterogeneity: str) -> Iterator[Preset]:
-    """Other mixes of devices (Sections 4.3 to 4.5)."""
+        yield "fedavg", level, "Tables 3 and 4, Figure 3", ""
     for tenths in range(1, 10):  # ρ, the share of clients that carry the whole model
-        yield _preset("fedrolex", data, heterogeneity, f"a{tenths}-e{10 - tenths}", "Figure 3")
+        yield "fedrolex", f"a{tenths}-e{10 - tenths}", "Figure 3", ""
     for times, level in _LARGER.items():
         for method in ("fedrolex", "fed-dropout"):
-            yield _preset(method, data, heterogeneity, f"server-x{times}", "Figure 4", levels=level)
-    real = write_mix(FEDROLEX_REAL_WORLD)
-    yield _preset("fedrolex", data, heterogeneity, "real-world", "Table 4, Figure 5", levels=real)
+            yield method, f"server-x{times}", "Figure 4", level
+    yield "fedrolex", "real-world", real_world, write_mix(FEDROLEX_REAL_WORLD)
 
 
 def _ablation(data: str, heterogeneity: str) -> Iterator[Preset]:

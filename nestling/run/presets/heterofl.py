@@ -73,23 +73,35 @@ def presets() -> Iterator[Preset]:
 
 
 def _tables(data: str, partition: str) -> Iterator[Preset]:
-    """All 31 mixes of levels; one level alone is FedAvg with static norms and masked loss (Section 4)."""
-    excerpt, full = _TABLES[data]
+    for method, mix, where in every_mix(*_TABLES[data], _FIGURES[data, partition]):
+        yield _preset(method, data, partition, mix, where)
+
+
+def _figures(data: str, partition: str) -> Iterator[Preset]:
+    for mix, even in two_levels():
+        where = _FIGURES[data, partition] + (f", {_CURVES[data]}" if even else "")
+        yield _preset("heterofl", data, partition, mix, where, fixed=True)
+
+
+def every_mix(excerpt: str, full: str, figures: str) -> Iterator[tuple[str, str, str]]:
+    """Yield all 31 mixes of levels, each with its method and where in the paper it is.
+
+    One level alone is FedAvg with static norms and masked loss (Section 4).
+    """
     for count in range(1, len(LEVELS) + 1):
         for levels in combinations(LEVELS, count):
             mix = "-".join(levels)
             where = f"Tables {excerpt} and {full}" if mix in _EXCERPT else f"Table {full}"
             if count == 1 and mix != "e":  # the right end of a figure's lines: 100 % of the larger level
-                where += f", {_FIGURES[data, partition]}"
-            yield _preset(_method(mix), data, partition, mix, where)
+                where += f", {figures}"
+            yield _method(mix), mix, where
 
 
-def _figures(data: str, partition: str) -> Iterator[Preset]:
-    """From 10 % to 90 % of clients at the larger of two levels, the others at the smaller, for good."""
+def two_levels() -> Iterator[tuple[str, bool]]:
+    """Yield mixes of 10 % to 90 % of clients at the larger of two levels; and whether it is half and half."""
     for large, small in combinations(LEVELS, 2):
         for tenths in range(1, 10):
-            where = _FIGURES[data, partition] + (f", {_CURVES[data]}" if tenths == 5 else "")
-            yield _preset("heterofl", data, partition, f"{large}{tenths}-{small}{10 - tenths}", where, fixed=True)
+            yield f"{large}{tenths}-{small}{10 - tenths}", tenths == 5
 
 
 def _ablation(data: str, partition: str) -> Iterator[Preset]:

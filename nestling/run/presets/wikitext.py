@@ -8,33 +8,23 @@ train on one window of 64 words at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
-from nestling.fleet.levels import LEVELS
 from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.run.presets.heterofl import every_mix, two_levels
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
 
-_EXCERPT = {"a", "a-e", "a-b-c-d-e", "b", "b-e", "b-c-d-e", "c", "c-e", "c-d-e", "d", "d-e", "e"}  # of Table 3
 _BESIDE = ("fedrolex", "fed-dropout")
 
 
 def presets() -> Iterator[Preset]:
     """Yield every experiment of the paper on WikiText-2, in the order of its tables and figures."""
-    for count in range(1, len(LEVELS) + 1):
-        for levels in combinations(LEVELS, count):
-            mix = "-".join(levels)
-            where = "Tables 3 and 9" if mix in _EXCERPT else "Table 9"
-            # one level alone is FedAvg with the masked loss (Section 4), and the end of a figure's line
-            if count == 1 and mix != "e":
-                where += ", Figure 4"
-            yield _preset("fedavg" if count == 1 else "heterofl", mix, where)
-    for large, small in combinations(LEVELS, 2):
-        for tenths in range(1, 10):
-            where = "Figures 4 and 11" if tenths == 5 else "Figure 4"
-            yield _preset("heterofl", f"{large}{tenths}-{small}{10 - tenths}", where, fixed=True)
+    for method, mix, where in every_mix("3", "9", "Figure 4"):
+        yield _preset(method, mix, where)
+    for mix, even in two_levels():
+        yield _preset("heterofl", mix, "Figures 4 and 11" if even else "Figure 4", fixed=True)
     for method in _BESIDE:
         yield _preset(method, "a-b-c-d-e", "its settings with a method not in its tables")
 

@@ -1,0 +1,31 @@
+"""Counts and bytes as people read them: three digits and a unit."""
+
+from __future__ import annotations
+
+BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+COUNTS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def unit(largest: float, units: tuple[str, ...]) -> tuple[float, str]:
+    """Return the size and the name of the unit in which `largest` has one to three digits before the point.
+
+    >>> unit(6_227_496, BYTES), unit(999, COUNTS)
+    ((1048576, 'MiB'), (1, ''))
+    """
+    base = 1024 if units is BYTES else 1000
+    power = 0
+    while largest >= 999.5 * base**power and power < len(units) - 1:
+        power += 1
+    return base**power, units[power]
+
+
+def amount(value: float, units: tuple[str, ...] = COUNTS) -> str:
+    """Return an amount with three digits and its unit.
+
+    >>> amount(39_974_912), amount(6_227_496, BYTES), amount(12, BYTES)
+    ('40.0 M', '5.94 MiB', '12 B')
+    """
+    size, name = unit(value, units)
+    scaled = value / size
+    digits = 0 if size == 1 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:.{digits}f} {name}".strip()
