@@ -20,6 +20,7 @@ import torch
 from nestling.bench.figure import Figure
 from nestling.bench.timing import side_by_side
 from nestling.data import from_arrays
+from nestling.heap import keep_freed_memory
 from nestling.local import Local
 from nestling.local.grouped import Layout
 from nestling.nets import example
@@ -113,6 +114,7 @@ def cohorts(quick: bool = False) -> Iterator[Figure]:
 def main() -> None:
     """Print the table as JSON; what is being measured goes to stderr."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     found = []
     for case, ratio, row in rows():
         print(f"{case.name} {ratio:g} batch {case.batch}: {row.gains}", file=sys.stderr, flush=True)
