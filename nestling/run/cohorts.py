@@ -1,11 +1,12 @@
-"""Cohorts: which clients of a round train together, as one grouped network.
+"""Cohorts: which clients of a round train together, as one grouped network, and which one after another in one job.
 
 That depends on the round alone: clients of one shape, those with like numbers of samples together, as many at once as
 pays. It never depends on the number of workers, so that the same seed gives the same bytes with any.
 
 ``cohort="auto"`` asks the table beside this file, cohorts.json, which was measured by the command it names: the row of
 the model most like this one tells how much faster cohorts of some sizes are. Whether a model can be trained so at all
-is found by trial (`nestling.local.trial`).
+is found by trial (`nestling.local.trial`). Of other clients, small ones share a job, as sending a message and merging
+its answer takes as long as some steps.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from nestling.cut import Plan
 from nestling.data import TextShares
+from nestling.fleet import TRAINING
 from nestling.local import cross_entropy
 from nestling.local.grouped import Layout
 from nestling.local.trial import SAMPLES, verdict
@@ -32,6 +34,9 @@ from nestling.run.likeness import likeness
 from nestling.run.setting import Setting
 
 _PAYS = 1.2  # times faster, below which a cohort is not worth its memory
+_BUSY = 0.1  # seconds of work that a job of small clients should be, roughly, with steps of at least _STEP seconds
+_STEP, _SPEED = 5e-4, 5e10  # and so many multiply-accumulates in one
+_SPREAD = 8  # jobs that clients of one shape are, at least, for as many workers
 _NEARLY = 0.9  # of the best gain: smaller cohorts spread better over workers
 
 
@@ -54,14 +59,14 @@ class Table(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Cohort:
-    """Clients that train together, in the order of the round; one alone where `layout` is None."""
+    """Clients whose training is one job, in the order of the round; one by one where `layout` is None."""
 
     clients: tuple[int, ...]
     layout: Layout | None
 
     def job(self, jobs: Sequence[Train]) -> Train | TrainMany:
         """What a worker is asked to do, from what each client would be asked alone."""
-        return jobs[0] if self.layout is None else TrainMany(tuple(jobs), self.layout)
+        return jobs[0] if len(jobs) == 1 else TrainMany(tuple(jobs), self.layout)
 
 
 def groups(
@@ -77,15 +82,21 @@ def groups(
         sizes, layout = _choice(setting, shape, plans[first], ratios[first], first)
         size = _size(sizes, len(members))
         if layout is None or size < 2:
-            found += [Cohort((client,), None) for client in members]
-            continue
-        members.sort(key=lambda client: -len(setting.partition.train[client]))  # those with as many steps together
-        found += [
-            Cohort(tuple(part), layout if len(part) > 1 else None)
-            for part in _dealt(members, _parts(sizes, size, len(members)))
-        ]
+            layout, size, sizes = None, _bundle(setting, members, plans[first]), {}
+        if size > 1:
+            members.sort(key=lambda client: -len(setting.partition.train[client]))  # those with as many steps together
+        parts = _dealt(members, _parts(sizes, size, len(members)))
+        found += [Cohort(tuple(part), layout if len(part) > 1 else None) for part in parts]
     place = {client: at for at, client in enumerate(clients)}
     return sorted(found, key=lambda cohort: min(place[client] for client in cohort.clients))
+
+
+def _bundle(setting: Setting, clients: Sequence[int], plan: Plan) -> int:
+    """How many clients of one shape train one after another in one job: as many as keep a worker busy for a while."""
+    local = setting.experiment.local
+    steps = local.epochs * sum(math.ceil(len(setting.partition.train[client]) / local.batch) for client in clients)
+    seconds = steps / len(clients) * (_STEP + TRAINING * setting.cost(plan).macs / _SPEED)
+    return max(1, min(int(_BUSY / seconds) if seconds else len(clients), len(clients) // _SPREAD))
 
 
 def updates(replies: Iterable[Update | list[Update]], tick: Callable[[], None]) -> Iterator[Update]:
@@ -166,9 +177,9 @@ def _size(sizes: Mapping[int, float], clients: int) -> int:
 
 
 def _parts(sizes: Mapping[int, float], size: int, clients: int) -> int:
-    """How many cohorts of a size there are: an even number, where nobody asked for a size, as workers mostly are."""
+    """How many jobs of some clients there are: an even number, as workers mostly are, where nobody asked for a size."""
     parts = math.ceil(clients / size)
-    return parts if math.inf in sizes.values() or parts == 1 else parts + parts % 2
+    return parts if math.inf in sizes.values() or parts in (1, clients) else parts + parts % 2
 
 
 def _dealt(members: Sequence[int], parts: int) -> Iterator[Sequence[int]]:

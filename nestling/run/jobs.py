@@ -36,13 +36,13 @@ class Train:
 
 @dataclass(frozen=True, eq=False)
 class TrainMany:
-    """Train slices of one shape as a grouped network.
+    """Train slices of one shape: as a grouped network, or one by one where there is no `layout`.
 
     The reply is a list of updates: one for all clients where the server would do nothing but add them up.
     """
 
     jobs: tuple[Train, ...]
-    layout: Layout
+    layout: Layout | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,14 @@ from nestling.local import Learner, train
 from nestling.local.batches import batches
 from nestling.local.cohort import Member, train_together
 from nestling.local.device import find_device
-from nestling.local.grouped import Grouped
+from nestling.local.grouped import Grouped, Layout
 from nestling.local.norms import averaged, statistics
 from nestling.local.steps import half_of
 from nestling.local.train import Progress, summed
 from nestling.local.words import Sums, added
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
 from nestling.run.models import Models
+from nestling.run.pooled import pooled
 from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
@@ -104,12 +105,15 @@ class Workshop:
 
     @__call__.register
     def _train_many(self, job: TrainMany) -> list[Update]:
-        try:
-            return self._together(job)
-        except (TrainingError, ValueError):  # whose fault it was is told where clients train one by one
-            return [self._train(alone) for alone in job.jobs]
+        if job.layout is not None:
+            try:
+                return self._together(job, job.layout)
+            except (TrainingError, ValueError):  # whose fault it was is told where clients train one by one
+                pass
+        updates = [self._train(alone) for alone in job.jobs]
+        return [pooled(updates, self._weights(job.jobs))] if self._alike(job.jobs) else updates
 
-    def _together(self, job: TrainMany) -> list[Update]:
+    def _together(self, job: TrainMany, layout: Layout) -> list[Update]:
         made, seed = self._setting, self._setting.experiment.seed
         members = [
             Member(
@@ -122,7 +126,7 @@ class Workshop:
             for one in job.jobs
         ]
         trained = train_together(
-            self._grouped(job),
+            self._grouped(job, layout),
             members,
             partial(
                 self._batches, job.jobs, [torch_stream(seed, "augment", one.round, one.client) for one in job.jobs]
@@ -132,18 +136,21 @@ class Workshop:
             proximal=made.method.proximal + made.experiment.local.proximal,
         )
         if self._alike(job.jobs):
-            weights = [made.weight(one.client, one.ratio) for one in job.jobs]
             clients, touched = tuple(one.client for one in job.jobs), self._touched(job.jobs[0])
-            return [Update(clients, job.jobs[0].plan, touched, trained.mean(weights), summed(trained.progress))]
+            mean = trained.mean(self._weights(job.jobs))
+            return [Update(clients, job.jobs[0].plan, touched, mean, summed(trained.progress))]
         told = zip(job.jobs, trained.states(), trained.progress, strict=True)
         return [self._update(one, state, progress, {}) for one, state, progress in told]
 
     def _alike(self, jobs: Sequence[Train]) -> bool:
         """Whether the server needs no more of some clients than their mean: they trained the same, and keep nothing."""
         made = self._setting
-        if made.private or made.experiment.upload.format != "dense":
+        if made.private or made.method.remember or made.experiment.upload.format != "dense":
             return False
         return len({one.plan for one in jobs}) == 1 and len({self._touched(one) for one in jobs}) == 1
+
+    def _weights(self, jobs: Sequence[Train]) -> list[float]:
+        return [self._setting.weight(one.client, one.ratio) for one in jobs]
 
     def _labels(self, client: int) -> Tensor | None:
         """The classes that a client holds, where its loss is masked to them."""
@@ -275,11 +282,11 @@ class Workshop:
         held, words = self._sequences(client), made.words
         return statistics(model, (words.batch(held[part], random)[0].to(self._device) for part in parts))
 
-    def _grouped(self, job: TrainMany) -> Grouped:
+    def _grouped(self, job: TrainMany, layout: Layout) -> Grouped:
         """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""
         first = job.jobs[0]
         alone = self._models.get(first.plan, {}, first.ratio)
         kept: Grouped | None = alone.scratch.get(Grouped)
         if kept is None or kept.room < len(job.jobs):
-            kept = alone.scratch[Grouped] = Grouped(alone.model, len(job.jobs), job.layout)
+            kept = alone.scratch[Grouped] = Grouped(alone.model, len(job.jobs), layout)
         return kept

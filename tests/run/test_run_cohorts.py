@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -138,8 +139,9 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
     most = {"off": 1, "auto": 20}.get(cohort, cohort)
     for one in found:
         assert len({ratios[client] for client in one.clients}) == 1
-        assert 1 <= len(one.clients) <= most
-        assert (one.layout is None) == (len(one.clients) == 1)
+        alike = list(ratios.values()).count(ratios[one.clients[0]])
+        assert 1 <= len(one.clients) <= (max(1, alike // 8) if one.layout is None else most)
+        assert one.layout is None or len(one.clients) > 1
     firsts = [min(clients.index(client) for client in one.clients) for one in found]
     assert firsts == sorted(firsts)
     for ratio in set(ratios.values()):  # of one shape, all cohorts are of nearly the same size
@@ -147,6 +149,45 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
         assert max(sizes) - min(sizes) <= 1
     if isinstance(cohort, int) and cohort > 1:
         assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / cohort) for r in set(ratios.values()))
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"])
+def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method, monkeypatch):
+    """The same round, but for the order of sums, whether a client's training is a job or a part of one."""
+    changes = {"model": Model(name="resnet18-exits", options={"widths": [4, 4, 4, 4]})} if method == "depthfl" else {}
+    experiment = small(
+        method=method,
+        data=Data(name="digits", samples=400, partition="iid"),
+        fleet=FleetSettings(clients=40, per_round=36, levels="a-c"),
+        cohort="off",
+        **changes,
+    )
+    sizes = [len(one.clients) for one in divided(experiment)[2]]
+    assert all(one.layout is None for one in divided(experiment)[2])
+    assert sum(sizes) == 36
+    assert max(sizes) > 1
+    shared = run(experiment.with_settings(["rounds=1"]))
+    monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_BUSY", 0.0)
+    assert max(len(one.clients) for one in divided(experiment)[2]) == 1
+    alone = run(experiment.with_settings(["rounds=1"]))
+    for name, tensor in alone.state.items():
+        torch.testing.assert_close(shared.state[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+    one, other = shared.rounds[0], alone.rounds[0]
+    assert one.pop("train_loss") == pytest.approx(other.pop("train_loss"), rel=1e-6)
+    assert {name: one[name] for name in ("clients", "bytes_up", "client_macs", "levels", "train_accuracy")} == {
+        name: other[name] for name in ("clients", "bytes_up", "client_macs", "levels", "train_accuracy")
+    }
+
+
+def test_large_clients_do_not_share_jobs():
+    """Their training takes far longer than a message, and whoever has many workers wants many jobs."""
+    experiment = small(
+        model=Model(name="cnn"),
+        data=Data(name="digits", samples=1200),
+        fleet=FleetSettings(clients=40, per_round=40, levels="a"),
+        local=Local(epochs=50, batch=10),
+    )
+    assert all(len(one.clients) == 1 for one in divided(experiment)[2])
 
 
 def test_cohorts_hold_clients_of_like_numbers_of_samples():
