@@ -26,6 +26,7 @@ from nestling.local.batches import batches
 from nestling.local.config import Local
 from nestling.local.descent import Descent
 from nestling.local.grouped import Grouped
+from nestling.local.losses import right
 from nestling.local.train import Progress, finite
 
 _T = TypeVar("_T")
@@ -155,7 +156,7 @@ def _losses(
     by_size: dict[int, list[int]] = {}
     for place, chosen in enumerate(now):
         by_size.setdefault(len(chosen), []).append(place)
-    losses, counts, right = [], [], []
+    losses, counts, hits = [], [], []
     for size, places in by_size.items():
         inputs, targets = batch(places, [now[place] for place in places])
         inputs, targets = (joined.unflatten(0, (len(places), size)) for joined in (inputs, targets))
@@ -165,11 +166,11 @@ def _losses(
         each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
         counts.append((targets >= 0).flatten(1).sum(1))
         losses.append(each.flatten(1).sum(1) / counts[-1])
-        right.append((logits.detach().argmax(-1) == targets).flatten(1).sum(1))
+        hits.append(right(logits.detach(), targets).flatten(1).sum(1))
     if len(by_size) == 1:
-        return losses[0], counts[0], right[0]
+        return losses[0], counts[0], hits[0]
     back = torch.tensor(list(chain.from_iterable(by_size.values()))).argsort()
-    return torch.cat(losses)[back], torch.cat(counts)[back], torch.cat(right)[back]
+    return torch.cat(losses)[back], torch.cat(counts)[back], torch.cat(hits)[back]
 
 
 def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:

@@ -12,6 +12,8 @@ from torch import Tensor
 from nestling.errors import TrainingError
 from nestling.local.learner import Learner
 
+_MANY = 256  # classes, from which on they are words
+
 # A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
 Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -49,3 +51,18 @@ def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
     absent = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
     absent[labels] = False
     return logits.masked_fill(absent, 0)
+
+
+def right(logits: Tensor, targets: Tensor) -> Tensor:
+    """Whether the highest logit, the first among equals, is that of the target: (N, …, classes), (N, …) → (N, …).
+
+    >>> right(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 1]))
+    tensor([ True, False])
+    """
+    if logits.shape[-1] < _MANY:
+        return logits.argmax(-1) == targets
+    # which of many is the highest takes far longer to find than how high it is
+    asked = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    highest = (asked == logits.amax(-1)) & (targets >= 0)
+    highest[highest.clone()] = logits[highest].argmax(-1) == targets[highest]
+    return highest

@@ -14,7 +14,7 @@ from nestling.local.batches import batches
 from nestling.local.config import Local
 from nestling.local.device import exact
 from nestling.local.learner import Learner
-from nestling.local.losses import Loss, cross_entropy
+from nestling.local.losses import Loss, cross_entropy, right
 from nestling.local.steps import Steps
 
 
@@ -90,7 +90,7 @@ def train(
             count = int((targets >= 0).sum())
             seen += count
             total += value.detach() * count
-            correct += (logits.detach().argmax(-1) == targets).sum()
+            correct += right(logits.detach(), targets).sum()
     if not (torch.isfinite(total) and finite(model)):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
     return Progress(seen, total.item(), correct.item())

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nestling.local.losses import right
+
 IGNORED = -100  # a target that counts for nothing: PyTorch's own number for it
 Sums = dict[str, tuple[int, float, int]]  # kind of position → how many, their loss, how many were right
 
@@ -79,9 +81,9 @@ class Words:
         (1, 0.69..., 1)
         """
         losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
-        right = logits.argmax(-1) == targets
+        hit = right(logits, targets)
         return {
-            kind: (int(where.sum()), losses[where].sum(dtype=torch.float64).item(), int((right & where).sum()))
+            kind: (int(where.sum()), losses[where].sum(dtype=torch.float64).item(), int((hit & where).sum()))
             for kind, where in self.kinds(inputs, targets).items()
         }
 
@@ -105,9 +107,9 @@ def added(parts: Iterable[Sums]) -> Sums:
     """
     total: Sums = {}
     for part in parts:
-        for kind, (count, loss, right) in part.items():
+        for kind, (count, loss, hits) in part.items():
             before = total.get(kind, (0, 0.0, 0))
-            total[kind] = (before[0] + count, before[1] + loss, before[2] + right)
+            total[kind] = (before[0] + count, before[1] + loss, before[2] + hits)
     return total
 
 

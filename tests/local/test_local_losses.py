@@ -11,7 +11,7 @@ from local_cases import alone, inputs_of, learner_of, net_of
 
 from nestling.errors import TrainingError
 from nestling.local import cross_entropy
-from nestling.local.losses import masked
+from nestling.local.losses import masked, right
 
 
 @settings(deadline=None, derandomize=True, max_examples=15, database=None)
@@ -66,3 +66,23 @@ def test_a_model_that_returns_more_than_logits_is_refused_in_one_sentence():
 
     with pytest.raises(TrainingError, match="needs a model that returns logits alone, not a tuple"):
         cross_entropy(alone(Two()), torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40, database=None)
+@given(
+    classes=st.sampled_from([2, 255, 256, 300]),
+    levels=st.sampled_from([1, 2, 50]),  # how many different logits there are: few make ties
+    seed=st.integers(0, 99),
+)
+def test_an_answer_is_right_where_the_first_of_the_highest_logits_is_the_targets(classes, levels, seed):
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (3, 4, classes), generator=random).float()
+    targets = torch.where(
+        torch.rand(3, 4, generator=random) < 0.5,
+        logits.argmax(-1),
+        torch.randint(-1, classes, (3, 4), generator=random),
+    )
+    targets[targets < 0] = -100
+    before = targets.clone()
+    assert torch.equal(right(logits, targets), logits.argmax(-1) == targets)
+    assert torch.equal(targets, before)
