@@ -18,13 +18,13 @@ from itertools import chain
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
 from nestling.local.config import Local
 from nestling.local.descent import Descent
+from nestling.local.entropies import entropies
 from nestling.local.grouped import Grouped
 from nestling.local.losses import right
 from nestling.local.train import Progress, finite
@@ -163,7 +163,7 @@ def _losses(
         some = [members[place] for place in places]
         rows = torch.tensor(places) if len(by_size) > 1 else None
         logits = _masked(grouped.run(inputs, rows, [one.dropout for one in some]), [one.labels for one in some])
-        each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+        each = entropies(logits.flatten(0, -2), targets.flatten()).view(targets.shape)
         counts.append((targets >= 0).flatten(1).sum(1))
         losses.append(each.flatten(1).sum(1) / counts[-1])
         hits.append(right(logits.detach(), targets).flatten(1).sum(1))

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.errors import TrainingError
+from nestling.local.entropies import MANY, entropies
 from nestling.local.learner import Learner
-
-_MANY = 256  # classes, from which on they are words
 
 # A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
 Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -34,10 +33,17 @@ def entropy(learner: Learner, logits: Tensor, targets: Tensor) -> tuple[Tensor, 
     with one zero for all of them, which is the answer where all of the client's own are below it.
     """
     if not learner.absent:
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten()), logits
+        return _mean(logits, targets), logits
     others = logits.new_full((*logits.shape[:-1], 1), math.log(learner.absent))
-    loss = F.cross_entropy(torch.cat([logits, others], -1).flatten(0, -2), targets.flatten())
+    loss = _mean(torch.cat([logits, others], -1), targets)
     return loss, torch.cat([logits, torch.zeros_like(others)], -1).detach()
+
+
+def _mean(logits: Tensor, targets: Tensor) -> Tensor:
+    rows, asked = logits.flatten(0, -2), targets.flatten()
+    if logits.shape[-1] < MANY:
+        return F.cross_entropy(rows, asked)
+    return entropies(rows, asked).sum() / (asked >= 0).sum()
 
 
 def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
@@ -59,7 +65,7 @@ def right(logits: Tensor, targets: Tensor) -> Tensor:
     >>> right(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 1]))
     tensor([ True, False])
     """
-    if logits.shape[-1] < _MANY:
+    if logits.shape[-1] < MANY:
         return logits.argmax(-1) == targets
     # which of many is the highest takes far longer to find than how high it is
     asked = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
