@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+collect_ignore = ["bench/flower_in_double.py"]  # it runs in another environment, and is no module of this one
+
 
 @pytest.fixture(autouse=True)
 def _steady():
