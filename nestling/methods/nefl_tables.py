@@ -23,7 +23,7 @@ Only the preprint has these tables; the later version refers to an appendix that
   the second reads six blocks in one stage and seven in another; the last breaks off after 14 blocks. Their γ_W is
   γ / γ_D. The rows that are missing are built (`nefl_build`).
 - Table 15 for stage 3 of Wide ResNet101_2: 9 and 14 of its 23 blocks are the only numbers that give the sizes, 0.51 as
-  printed and 0.75.
+  printed and 0.75, and are those of the authors' public code.
 """
 
 from __future__ import annotations

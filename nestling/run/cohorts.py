@@ -37,7 +37,7 @@ _PAYS = 1.2  # times faster, below which a cohort is not worth its memory
 _BUSY = 0.1  # seconds of work that a job of small clients should be, roughly, with steps of at least _STEP seconds
 _STEP, _SPEED = 5e-4, 5e10  # and so many multiply-accumulates in one
 _SPREAD = 8  # jobs that clients of one shape are, at least, for as many workers
-_NEARLY = 0.9  # of the best gain: smaller cohorts spread better over workers
+_NEARLY = 0.95  # of the best gain: smaller cohorts spread better over workers
 
 
 class Row(msgspec.Struct, frozen=True):
