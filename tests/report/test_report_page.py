@@ -324,7 +324,7 @@ const shown = (plot) => plot.data.filter((trace) => trace.visible).map((trace) =
 const seen = [...document.querySelectorAll(".plot")].map(shown);
 const fetched = performance.getEntriesByType("resource").map((entry) => entry.name);
 document.body.insertAdjacentHTML("beforeend", "<output></output>");
-const wide = document.documentElement.scrollWidth > innerWidth;
+const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;  // without the scroll bar
 document.querySelector("output").textContent = JSON.stringify({ seen, fetched, wide });
 </script></body>
 """
