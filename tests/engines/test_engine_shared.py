@@ -53,6 +53,15 @@ def test_jobs_find_the_value_itself(engine):
         assert torch.equal(found[1]["steps"], state["steps"])
 
 
+def test_a_job_may_hold_several_shared_values_each_of_them_often(engine):
+    """The clients of a cohort have one slice, or slices of their own; each travels once."""
+    one, two = (torch.full((300, 300), float(k)) for k in (1, 2))
+    here, there = engine.share(one), engine.share(two)
+    assert len(messages.dump([here, there, here, there, here]).shared) == 2
+    for found in values(engine, [("echo", [here, there, here, k]) for k in range(4)]):
+        assert [float(part.mean()) for part in found[:3]] == [1.0, 2.0, 1.0]
+
+
 def test_a_job_carries_only_the_place_of_what_is_shared(engine):
     parcel = _Parcel(("double", engine.share([torch.zeros(1_000_000)])))
     assert parcel.block is None

@@ -159,3 +159,14 @@ def test_a_norm_that_is_used_twice_tells_of_both_uses():
     model, batches = Twice().double(), [torch.randn(4, 3, dtype=torch.float64) * 5 for _ in range(3)]
     wanted = cumulative(model, batches)
     close(averaged([statistics(model, batches)]), wanted)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_asking_for_statistics_leaves_norms_as_they_were(held):
+    """A model that was asked is trained again: static norms must stay static, others must keep their momentum."""
+    model = Mixed()
+    if held:
+        static(model)
+    before = [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)]
+    statistics(model, [torch.randn(4, 2, 9, dtype=torch.float64)])
+    assert [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)] == before
