@@ -113,7 +113,7 @@ def train_together(
     grouped.net.train()
     parameters = grouped.parameters()
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    descent = Descent(parameters, how, lr)
+    descent = Descent(parameters, how, lr, room=grouped.momenta)
     seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
     active = len(members)
     for step in range(len(work[0]) if work else 0):

@@ -28,6 +28,9 @@ class Descent:
         The settings of training, and this round's learning rate.
     direct
         Whether the kernel may be called without PyTorch's optimiser, where it can.
+    room
+        Tensors of the last client of this shape, in whose memory this one's momenta are kept; filled where they do
+        not fit. What they held counts for nothing.
 
     Attributes
     ----------
@@ -44,11 +47,19 @@ class Descent:
     ([2.292893409729004, 3.292893409729004], None)
     """
 
-    def __init__(self, parameters: list[nn.Parameter], how: Local, lr: float, direct: bool = True) -> None:
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        how: Local,
+        lr: float,
+        direct: bool = True,
+        room: list[Tensor] | None = None,
+    ) -> None:
         self._parameters = parameters
         self._how, self._lr = how, lr
         direct = direct and how.optimizer == "sgd" and _plain(parameters)
         self.torch = None if direct else _optimizer(parameters, how, lr)
+        self._room: list[Tensor] = [] if room is None else room
         self._momenta: list[Tensor] = []
         self.forget()
 
@@ -84,8 +95,7 @@ class Descent:
         whole = len(used) == len(gradients)
         first = not self._momenta and whole  # then nobody needs to have written zeros there
         if how.momentum and not self._momenta:
-            make = torch.empty_like if first else torch.zeros_like
-            self._momenta = [make(parameter) for parameter in self._parameters]
+            self._momenta = self._blank(zero=not first)
         moved: list[Tensor] = [gradient for gradient in gradients if gradient is not None]
         if not moved:
             return
@@ -106,6 +116,16 @@ class Descent:
             is_first_step=first and how.momentum > 0,
             grad_scale=excess,
         )
+
+    def _blank(self, zero: bool) -> list[Tensor]:
+        """Room for momenta, which lie in memory as the parameters do."""
+        pairs = list(zip(self._room, self._parameters, strict=False))
+        alike = all((old.shape, old.stride(), old.dtype) == (new.shape, new.stride(), new.dtype) for old, new in pairs)
+        if not alike or len(self._room) != len(self._parameters):
+            self._room[:] = [torch.empty_like(parameter) for parameter in self._parameters]
+        if zero:
+            torch._foreach_zero_(self._room)
+        return list(self._room)
 
 
 def _excess(gradients: list[Tensor], limit: float) -> Tensor:

@@ -288,6 +288,7 @@ class Grouped:
 
     def __init__(self, model: nn.Module, room: int, layout: Layout) -> None:
         self.room = room
+        self.momenta: list[Tensor] = []  # memory of the last cohort's, for the next
         layers = [module for module in model.modules() if type(module) in _LAYERS]
         stacked = {id(value) for layer in layers for value in _direct(layer)}
         turned = {id(layer.weight) for layer in layers if isinstance(layer, nn.Linear)}

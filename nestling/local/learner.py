@@ -36,7 +36,7 @@ class Learner:
     round
         The round, counted from 1.
     scratch
-        What a loss wants to find again at the next batch; it lives as long as the model.
+        What training wants to find again at the next batch or client; it lives as long as the model.
     memory
         What the client remembers of its earlier turns: ``kind/tensor`` → value.
     absent

@@ -44,13 +44,22 @@ class Steps:
         The settings of training, and this round's learning rate.
     half
         The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
+    room
+        As `Descent` takes it.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], how: Local, lr: float, half: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        how: Local,
+        lr: float,
+        half: torch.dtype | None = None,
+        room: list[Tensor] | None = None,
+    ) -> None:
         self._parameters, self._clip, self._half = parameters, how.clip, half
         self._device = parameters[0].device.type if parameters else "cpu"
         self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
-        self._descent = Descent(parameters, how, lr, direct=self._scaler is None)
+        self._descent = Descent(parameters, how, lr, self._scaler is None, room)
 
     def forward(self) -> AbstractContextManager[None]:
         """Where the loss is computed."""

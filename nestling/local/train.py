@@ -76,7 +76,7 @@ def train(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    steps = Steps(parameters, how, lr, half)
+    steps = Steps(parameters, how, lr, half, learner.scratch.setdefault(Steps, []))
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):

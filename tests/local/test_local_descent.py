@@ -91,3 +91,29 @@ def test_narrowed_it_goes_on_with_the_first_clients():
     stacked.sum().backward()
     descent.step()
     assert whole.tolist() == [[-1.5, -1.5], [-1.5, -1.5], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("used", [{0, 1, 2, 3}, {1, 3}])
+def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it(used):
+    how, room, told, places = Local(momentum=0.9), [], [], []
+    for shared in (None, room, room):
+        ours = weights(4)
+        descent = Descent(ours, how, 0.1, room=shared)
+        for step in (0, 1):
+            pull(ours, step, used).backward()
+            descent.step(1.0)
+        told.append([one.detach().clone() for one in ours])
+        places.append([one.data_ptr() for one in room])
+    assert len(room) == len(SHAPES)
+    assert places[1] == places[2]
+    for other in told[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(told[0], other, strict=True))
+
+
+def test_room_of_another_shape_or_order_in_memory_is_not_used():
+    how, room = Local(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
+    ours = [nn.Parameter(torch.ones(3, 2).t()), nn.Parameter(torch.ones(5))]
+    descent = Descent(ours, how, 0.1, room=room)
+    (ours[0].sum() + ours[1].sum()).backward()
+    descent.step()
+    assert [one.stride() for one in room] == [one.stride() for one in ours]
