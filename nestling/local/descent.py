@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nestling.local.config import Local
 from nestling.local.device import has_kernels
+from nestling.local.flat import dense, flat
 
 _KERNEL = ({torch.float32}, {torch.float64})  # what the fused kernel takes
 
@@ -96,17 +97,17 @@ class Descent:
         first = not self._momenta and whole  # then nobody needs to have written zeros there
         if how.momentum and not self._momenta:
             self._momenta = self._blank(zero=not first)
-        moved: list[Tensor] = [gradient for gradient in gradients if gradient is not None]
-        if not moved:
+        if not used:
             return
+        moved = [_laid(gradients[k], self._parameters[k]) for k in used]
         excess = _excess(moved, clip) if clip else None
         if excess is not None and excess.dtype != torch.float32:  # the kernel knows none in double precision
             torch._foreach_div_(moved, excess)
             excess = None
         torch._fused_sgd_(
-            [self._parameters[k] for k in used],
+            [_memory(self._parameters[k]) for k in used],
             moved,
-            [self._momenta[k] for k in used] if how.momentum else [],
+            [_memory(self._momenta[k]) for k in used] if how.momentum else [],
             weight_decay=how.weight_decay,
             momentum=how.momentum,
             lr=self._lr,
@@ -128,6 +129,19 @@ class Descent:
         return list(self._room)
 
 
+def _memory(tensor: Tensor) -> Tensor:
+    """What the kernel is given: it goes through memory, and copies gradients first that lie in another order."""
+    return tensor if tensor.is_contiguous() else flat(tensor)
+
+
+def _laid(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """Return the memory of a gradient, which must lie as its parameter does: autograd mostly sees to that."""
+    assert gradient is not None
+    if gradient.stride() != parameter.stride():
+        gradient = torch.empty_like(parameter).copy_(gradient)
+    return _memory(gradient)
+
+
 def _excess(gradients: list[Tensor], limit: float) -> Tensor:
     """How many times too long gradients are: at least once."""
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
@@ -135,12 +149,12 @@ def _excess(gradients: list[Tensor], limit: float) -> Tensor:
 
 
 def _plain(parameters: list[nn.Parameter]) -> bool:
-    """Whether the kernel takes all parameters at once."""
-    return all(parameter.is_cpu for parameter in parameters) and {one.dtype for one in parameters} in _KERNEL
+    """Whether the kernel takes all parameters at once: where one has gaps in memory, it would write into them."""
+    return all(one.is_cpu and dense(one) for one in parameters) and {one.dtype for one in parameters} in _KERNEL
 
 
 def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
-    fused = True if has_kernels(parameters) else None
+    fused = True if has_kernels(parameters) and all(dense(one) for one in parameters) else None
     if how.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)
     return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=fused)

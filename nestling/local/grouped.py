@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.errors import TrainingError
+from nestling.local.flat import flat
 
 Layout = Literal["channels", "batch"]
 
@@ -359,8 +360,9 @@ class Grouped:
         for name in self._names:
             stacked = self._whole[name][: self._loaded]
             if stacked.is_floating_point():  # what all have alike stays as it is, to the bit
-                moved = torch.tensordot(shares.to(stacked.dtype), stacked - stacked[0], dims=1)
-                result[name] = (stacked[0] + moved).contiguous()
+                rows = flat(stacked, len(stacked))
+                mean = torch.addmv(rows[0], (rows - rows[0]).t(), shares.to(stacked.dtype))
+                result[name] = mean.as_strided(stacked[0].shape, stacked[0].stride()).contiguous()
             else:
                 result[name] = stacked.amax(0)
         return result

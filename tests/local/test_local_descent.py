@@ -117,3 +117,38 @@ def test_room_of_another_shape_or_order_in_memory_is_not_used():
     (ours[0].sum() + ours[1].sum()).backward()
     descent.step()
     assert [one.stride() for one in room] == [one.stride() for one in ours]
+
+
+LAYOUTS = {
+    "turned": lambda: torch.arange(24.0, dtype=torch.float64).view(2, 3, 4).transpose(1, 2),
+    "channels last": lambda: torch.arange(48.0, dtype=torch.float64).view(2, 2, 3, 4).permute(0, 3, 1, 2),
+    "one channel": lambda: torch.arange(12.0, dtype=torch.float64).view(4, 3).t()[:, None],
+    "gaps": lambda: torch.arange(24.0, dtype=torch.float64).view(4, 6)[:, :3],
+    "every other row": lambda: torch.arange(24.0, dtype=torch.float64).view(6, 4)[::2],
+}
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_weights_may_lie_in_memory_in_any_order(layout, optimizer, clip):
+    """The kernel goes through memory as if all tensors lay alike: where they do not, it would mix them up."""
+    how = Local(optimizer=optimizer, momentum=0.9)
+    ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
+    slopes = torch.randn(ours.shape, dtype=torch.float64)
+    two = [Descent([one], how, 0.1) for one in (ours, theirs)]
+    for _ in range(3):
+        for one, descent in zip((ours, theirs), two, strict=True):
+            (one * slopes).sum().backward()
+            descent.step(clip)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["turned", "channels last", "one channel"])
+def test_gradients_may_lie_otherwise_than_weights(layout):
+    ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
+    for one in (ours, theirs):
+        descent = Descent([one], Local(momentum=0.9), 0.1)
+        one.grad = torch.arange(one.numel(), dtype=torch.float64).view(one.shape)
+        descent.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
