@@ -7,6 +7,7 @@ import torch
 from torch import fx, nn
 
 from nestling.nets import build, example, names
+from nestling.nets.cnn import CNN
 from nestling.nets.norms import NORMS
 
 TINY = {
@@ -150,3 +151,21 @@ def test_every_parameter_is_trained(name):
     said = net(x)
     sum(y.square().sum() for y in (said if name.endswith("-exits") else [said])).backward()
     assert [key for key, p in net.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_the_relu_of_pooled_values_is_that_of_the_paper(dimensions):
+    """Pooling first is the same function with the same gradients, to the bit: also where values are equal."""
+    torch.manual_seed(0)
+    net = CNN(dimensions, widths=(4, 8))
+    inputs = torch.randint(3, (5, 1, *[12] * dimensions)).float()
+    block = net.blocks[0]
+    normed = block.norm(block.conv(inputs)).detach().round(decimals=1)
+    ours, theirs = normed.clone().requires_grad_(), normed.clone().requires_grad_()
+    out, wanted = block.relu(block.pool(ours)), block.pool(block.relu(theirs))
+    slopes = torch.randn_like(out)
+    (out * slopes).sum().backward()
+    (wanted * slopes).sum().backward()
+    assert [name for name, _ in block.named_children()] == ["conv", "norm", "pool", "relu"]
+    assert torch.equal(out, wanted)
+    assert torch.equal(ours.grad, theirs.grad)
