@@ -32,7 +32,7 @@ from nestling.run.likeness import likeness
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 
-SIZES = (2, 5, 10, 20)
+SIZES = (2, 5, 10, 20, 50)
 COMMAND = "python -m nestling.bench.cohorts > nestling/run/cohorts.json"
 
 

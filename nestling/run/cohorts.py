@@ -37,6 +37,7 @@ _PAYS = 1.2  # times faster, below which a cohort is not worth its memory
 _BUSY = 0.1  # seconds of work that a job of small clients should be, roughly, with steps of at least _STEP seconds
 _STEP, _SPEED = 5e-4, 5e10  # and so many multiply-accumulates in one
 _SPREAD = 8  # jobs that clients of one shape are, at least, for as many workers
+_ROOM = 2**28  # bytes that a cohort may take, however small the model is
 _NEARLY = 0.95  # of the best gain: smaller cohorts spread better over workers
 
 
@@ -135,8 +136,17 @@ def _found(setting: Setting, plan: Plan, ratio: float, client: int) -> tuple[dic
         return {}, None
     model = built(setting, plan, ratio)
     wanted = experiment.cohort
-    sizes = _gains(model, experiment.local.batch) if isinstance(wanted, str) else {wanted: math.inf}
+    if isinstance(wanted, str):
+        most = _room(setting) / setting.cost(plan).memory
+        sizes = {size: gain for size, gain in _gains(model, experiment.local.batch).items() if size <= most}
+    else:
+        sizes = {wanted: math.inf}
     return (sizes, verdict(model, *_samples(setting, client)).layout) if sizes else ({}, None)
+
+
+def _room(setting: Setting) -> float:
+    """Bytes that training a cohort may take: as many as the whole model alone, and some in any case."""
+    return max(_ROOM, setting.cost(setting.whole()).memory)
 
 
 def _samples(setting: Setting, client: int) -> tuple[Tensor, Tensor]:

@@ -148,7 +148,7 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
     )
     members = [client for one in found for client in one.clients]
     assert sorted(members) == sorted(clients)
-    most = {"off": 1, "auto": 20}.get(cohort, cohort)
+    most = {"off": 1, "auto": 50}.get(cohort, cohort)
     for one in found:
         assert len({ratios[client] for client in one.clients}) == 1
         alike = list(ratios.values()).count(ratios[one.clients[0]])
@@ -161,6 +161,17 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
         assert max(sizes) - min(sizes) <= 1
     if isinstance(cohort, int) and cohort > 1:
         assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / cohort) for r in set(ratios.values()))
+
+
+@pytest.mark.parametrize(("room", "size"), [(0, 17), (2**28, 50)])
+def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypatch):
+    """Of a perceptron of 1/8 that is as much as 23 take, or as many as pay where it is little anyway."""
+    monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_ROOM", room)
+    fleet = FleetSettings(clients=100, per_round=100, levels="d")
+    how = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, cohort="auto")
+    made = setting(Blueprint(how))
+    assert max(len(one.clients) for one in divided(how)[2]) == size
+    assert size * made.cost(made.submodel(1 / 8)).memory <= max(room, made.cost(made.whole()).memory)
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"])
@@ -232,7 +243,7 @@ def test_the_table_was_measured():
     found = table()
     assert "bench.cohorts" in found.command
     assert {row.kind for row in found.rows} == {"perceptron", "convolution", "transformer"}
-    assert all(set(row.gains) == {2, 5, 10, 20} for row in found.rows)
+    assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
 def test_a_cohort_whose_worker_died_drops_its_clients():
