@@ -12,7 +12,7 @@ its answer takes as long as some steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -29,7 +29,7 @@ from nestling.local import cross_entropy
 from nestling.local.grouped import Layout
 from nestling.local.trial import SAMPLES, verdict
 from nestling.run.built import built, shape_of
-from nestling.run.jobs import Train, TrainMany, Update
+from nestling.run.jobs import Train, TrainMany
 from nestling.run.likeness import likeness
 from nestling.run.setting import Setting
 
@@ -98,15 +98,6 @@ def _bundle(setting: Setting, clients: Sequence[int], plan: Plan) -> int:
     steps = local.epochs * sum(math.ceil(len(setting.partition.train[client]) / local.batch) for client in clients)
     seconds = steps / len(clients) * (_STEP + TRAINING * setting.cost(plan).macs / _SPEED)
     return max(1, min(int(_BUSY / seconds) if seconds else len(clients), len(clients) // _SPREAD))
-
-
-def updates(replies: Iterable[Update | list[Update]], tick: Callable[[], None]) -> Iterator[Update]:
-    """Yield the updates of all clients; the first of a cohort was counted when the reply came."""
-    for reply in replies:
-        together = reply if isinstance(reply, list) else [reply]
-        for _ in range(sum(len(update.clients) for update in together) - 1):
-            tick()
-        yield from together
 
 
 @cache

@@ -14,7 +14,7 @@ def replies(
 ) -> Iterator[Any]:
     """Yield what came of jobs in the order in which they were given, whichever is done first.
 
-    A job whose worker died is left out; an error stops the run, because it would come again.
+    A job whose worker died is left out, and not counted; an error stops the run, because it would come again.
 
     >>> from nestling.engines import LocalEngine
     >>> list(replies(LocalEngine(lambda: abs), [-1, 2]))
@@ -27,7 +27,8 @@ def replies(
             if isinstance(result.error, NestlingError):
                 raise result.error
             raise RunError(f"a client's work failed: {result.reason}") from result.error
-        tick()
+        if not isinstance(result, Failure):
+            tick()
         early[result.index] = result
         while following in early:
             ready = early.pop(following)

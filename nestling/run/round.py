@@ -16,21 +16,20 @@ from functools import partial
 from typing import Any
 
 from nestling.cut import Plan
-from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import RunError
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
 from nestling.run.between import between
-from nestling.run.cohorts import groups, updates
+from nestling.run.cohorts import groups
 from nestling.run.jobs import Train, Update
 from nestling.run.memory import recall, remember
 from nestling.run.owns import Owns
-from nestling.run.replies import replies
 from nestling.run.server import Server
 from nestling.run.setting import Setting
 from nestling.run.slices import Slices
+from nestling.run.training import trained
 from nestling.run.uploads import expected, unpacked
 
 Tick = Callable[[], None]
@@ -61,9 +60,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
     samples, loss, correct = 0, 0.0, 0.0
-    # jobs are made when they are handed out: what waits takes no memory
-    work = Lazy(len(cohorts), lambda k: cohorts[k].job([job(client) for client in cohorts[k].clients]), keep=0)
-    for reply in updates(replies(engine, work, tick=tick), tick):
+    for reply in trained(engine, cohorts, job, tick):
         update = _received(setting, server, reply)
         weight = sum(setting.weight(client, levels[client].ratio) for client in update.clients)
         own.add(update, weight)

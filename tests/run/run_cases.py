@@ -11,6 +11,9 @@ import torch
 
 from nestling.local import Local, cross_entropy
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.run.jobs import TrainMany
+from nestling.run.setting import setting
+from nestling.run.workshop import Workshop
 
 
 def small(**changes):
@@ -44,3 +47,17 @@ def deadly(learner, inputs, targets, path):
         Path(path).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return cross_entropy(learner, inputs, targets)
+
+
+class Fatal(Workshop):
+    """A workshop whose process ends when it is to train one client, or more than so many at once."""
+
+    def __init__(self, blueprint, client=None, most=100):
+        super().__init__(setting(blueprint))
+        self._fatal, self._most = client, most
+
+    def __call__(self, job):
+        jobs = job.jobs if isinstance(job, TrainMany) else [job]
+        if len(jobs) > self._most or any(one.client == self._fatal for one in jobs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(job)

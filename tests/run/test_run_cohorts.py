@@ -11,15 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_cases import same_state, small
+from run_cases import Fatal, same_state, small
 
 from nestling.data import Dataset
-from nestling.engines import Failure, LocalEngine
+from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, TrainingError
 from nestling.local import Local
 from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
 from nestling.run.cohorts import groups, table
-from nestling.run.jobs import TrainMany
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
@@ -246,22 +245,32 @@ def test_the_table_was_measured():
     assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
-def test_a_cohort_whose_worker_died_drops_its_clients():
-    made = setting(Blueprint(small(fleet=FLEET, cohort=3)))
+@pytest.mark.parametrize("layout", ["grouped", "one by one"])
+@pytest.mark.parametrize(("fatal", "dropped"), [({"client": 3}, 1), ({"most": 2}, 0)], ids=["a client", "their number"])
+def test_clients_of_a_cohort_whose_worker_died_train_alone(fatal, dropped, layout, monkeypatch):
+    """Whoever ends workers is dropped, and nobody else: the same bytes, however many workers there are to end."""
+    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3 if layout == "grouped" else "off"))
+    made = setting(blueprint)
+    if layout == "one by one":
+        monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_bundle", lambda *_: 3)
+    assert 3 in made.sample(1)
+    servers = []
+    for workers in (2, 3):
+        engine, ticks = LocalEngine(partial(Fatal, blueprint, **fatal), workers), []
+        server, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
+        engine.close()
+        assert (told["clients"], told["dropped"], len(ticks)) == (8 - dropped, dropped, 8)
+        servers.append(server)
+    assert same_state(servers[0].state, servers[1].state)
 
-    class Unlucky(LocalEngine):
-        def work(self, jobs, sizes=None):
-            lost = next(k for k, job in enumerate(jobs) if isinstance(job, TrainMany))
-            self.lost = len(jobs[lost].jobs)
-            for k, result in enumerate(super().work(jobs, sizes)):
-                yield Failure(k, "its worker ended 2 times") if k == lost else result
 
-    ticks = []
-    engine = Unlucky(partial(Workshop, made))
-    _, told = play(made, Server.start(made, None), engine, lambda: ticks.append(1))
-    assert told["dropped"] == engine.lost > 1
-    assert told["clients"] == 8 - engine.lost
-    assert 8 - engine.lost <= len(ticks) <= 8
+def test_a_client_that_trains_alone_is_dropped_with_its_worker():
+    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort="off"))
+    made, ticks = setting(blueprint), []
+    engine = LocalEngine(partial(Fatal, blueprint, client=made.sample(1)[0]), workers=2)
+    _, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
+    engine.close()
+    assert (told["clients"], told["dropped"], len(ticks)) == (7, 1, 8)
 
 
 def test_errors_name_the_client():
