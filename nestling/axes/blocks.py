@@ -9,7 +9,7 @@ they return (``x + f(x)``, perhaps normalised), with the very same dims.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -61,6 +61,15 @@ class PassThrough(nn.Module):
 def stand_in(block: nn.Module) -> nn.Module:
     """Return the module that takes the place of `block` when it is dropped."""
     return block.dropped() if _is_block(block) else PassThrough()  # type: ignore[operator]
+
+
+def inside(block: str, others: Iterable[str]) -> bool:
+    """Whether a block is a part of one of the others, and goes where that goes.
+
+    >>> inside("stage.block2", ["stage", "stage.block2"]), inside("stage2", ["stage"])
+    (True, False)
+    """
+    return any(block.startswith(f"{other}.") for other in others)
 
 
 def _is_block(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.axes.axismap import AxisMap
-from nestling.axes.blocks import stand_in
+from nestling.axes.blocks import inside, stand_in
 from nestling.axes.dims import Dim, Fixed, Leaf, Product
 from nestling.axes.layers import adjust
 from nestling.axes.skeleton import copy_with, tensors
@@ -46,8 +46,9 @@ def shrunk(
         return torch.empty(shape, dtype=old.dtype, device="meta")
 
     small = copy_with(model, swap or empty)
-    for block in axes.blocks if blocks is not None else ():
-        if blocks is not None and block not in blocks:
+    gone = [block for block in axes.blocks if blocks is not None and block not in blocks]
+    for block in gone:
+        if not inside(block, gone):
             parent, _, name = block.rpartition(".")
             setattr(small.get_submodule(parent), name, stand_in(small.get_submodule(block)))
     for path, module in small.named_modules():

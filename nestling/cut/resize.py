@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
+from nestling.axes.blocks import inside
 from nestling.axes.dims import smaller
 from nestling.axes.shrink import shrunk
 from nestling.cut.extract import cuts, extract, fits
@@ -90,7 +91,8 @@ def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
     sizes = _sizes(plan)
     table = {name: replace(axis, size=sizes.get(name, axis.size)) for name, axis in axes.table.items()}
     left = {name: smaller(axes.dims[name], sizes) for name in cuts(axes, plan)}
-    blocks = {name: names for name, names in axes.blocks.items() if plan.blocks is None or name in plan.blocks}
+    gone = [name for name in axes.blocks if plan.blocks is not None and name not in plan.blocks]
+    blocks = {name: names for name, names in axes.blocks.items() if name not in gone and not inside(name, gone)}
     tied = {name: first for name, first in axes.tied.items() if name in left and first in left}
     return AxisMap(table, left, blocks, tied).pruned()
 

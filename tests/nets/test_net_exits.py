@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 import nestling
+from nestling.cut.resize import axes_of
 from nestling.nets import build
 from nestling.nets.exits import Exits
 
@@ -164,5 +165,11 @@ def test_any_set_of_stages_is_a_net_that_ends_at_the_first_gap(fleet):
             left = small(x)
         assert [logits.shape for logits in left] == [(3, 10)] * 4
         assert len(set(left)) == depth + 1
+        axes_left = axes_of(axes, plan)
+        assert set(axes_left.blocks) == set(BLOCKS[:depth])  # what is inside a dropped stage is gone with it
+        with torch.no_grad():
+            again = nestling.submodel(small, axes_left, nestling.plan(axes_left, blocks=[]))(x)
+        assert len(again) == 4
+        assert all(torch.equal(logits, left[0]) for logits in again)
         tally.add(small.state_dict(), plan, weight)
     assert same(tally.value(), state)
