@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,18 @@ from nestling.seeds import numpy_stream
 Task = Literal["masked-word", "next-word"]
 TASKS = ("masked-word", "next-word")
 _NOBODY = torch.empty(0, dtype=torch.int64)
+
+
+class Form(NamedTuple):
+    """What sequences look like: their width, how many numbers there are, which of them is padding.
+
+    The first `read` words of a sequence are never asked for.
+    """
+
+    width: int
+    numbers: int
+    padding: int
+    read: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +122,11 @@ class Text:
         """How many numbers a model must know in all."""
         return self.classes + self.special
 
+    @property
+    def form(self) -> Form:
+        """What its sequences look like."""
+        return Form(self.width, self.numbers, self.padding, self.width - self.length)
+
     def example(self, batch: int) -> Tensor:
         """Return an input of a model that says nothing: (batch, length)."""
         return torch.zeros(batch, self.length, dtype=torch.long)
@@ -156,22 +173,30 @@ def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str,
         first = [vocabulary.begin] if vocabulary.begin >= 0 and task == "next-word" else []
         last = [vocabulary.end] if vocabulary.end >= 0 else []
         row = (first + ids + last)[:width]
+        if len(row) == width_of(task, 0):
+            continue  # a word that is read, and none to predict
         rows.append(row + [padding] * (width - len(row)))
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
 
 
-def fitting(sequences: Tensor, width: int, numbers: int, whose: str) -> Tensor:
-    """Return sequences (…, width) of numbers below `numbers` as they are; of anything else, say what is wrong.
+def fitting(sequences: Tensor, form: Form, whose: str) -> Tensor:
+    """Return sequences (…, width) of a form as they are; of anything else, say what is wrong.
 
-    >>> fitting(torch.tensor([[0, 9]]), 2, 9, "client 3")
+    >>> fitting(torch.tensor([[0, 9]]), Form(width=2, numbers=9, padding=8, read=1), "client 3")
     Traceback (most recent call last):
     nestling.errors.DataError: client 3 has words with numbers from 0 to 9: they must be from 0 to 8
     """
-    if sequences.dim() != 2 or sequences.shape[1] != width:
-        raise DataError(f"{whose} has sequences of shape {tuple(sequences.shape)}: it must be (any number, {width})")
+    if sequences.dim() != 2 or sequences.shape[1] != form.width:
+        shape = tuple(sequences.shape)
+        raise DataError(f"{whose} has sequences of shape {shape}: it must be (any number, {form.width})")
     low, high = (int(end) for end in sequences.aminmax()) if len(sequences) else (0, 0)
-    if low < 0 or high >= numbers:
-        raise DataError(f"{whose} has words with numbers from {low} to {high}: they must be from 0 to {numbers - 1}")
+    if low < 0 or high >= form.numbers:
+        most = form.numbers - 1
+        raise DataError(f"{whose} has words with numbers from {low} to {high}: they must be from 0 to {most}")
+    empty = (sequences[:, form.read :] == form.padding).all(1)
+    if empty.any():
+        where = int(empty.nonzero()[0])
+        raise DataError(f"{whose} has nothing to predict in its sequence {where}: leave out those of padding alone")
     return sequences
 
 
@@ -249,7 +274,7 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
             f"{max(minimum, 1)}: use fewer clients"
         )
-    sequences = Lazy(clients, partial(_held, make, (text.width, text.numbers), text.name, most))
+    sequences = Lazy(clients, partial(_held, make, text.form, text.name, most))
     return TextShares(
         train=Lazy(clients, partial(_numbers, sequences, text.name)),
         test=Lazy(clients, _none),
@@ -291,8 +316,8 @@ def _user(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
     return users[int(chosen[client])]
 
 
-def _held(make: Callable[[int], Tensor], form: tuple[int, int], name: str, most: int, client: int) -> Tensor:
-    return fitting(make(client), *form, f"client {client} of {name}")[: most or None]
+def _held(make: Callable[[int], Tensor], form: Form, name: str, most: int, client: int) -> Tensor:
+    return fitting(make(client), form, f"client {client} of {name}")[: most or None]
 
 
 def _numbers(sequences: Sequence[Tensor], name: str, client: int) -> Tensor:

@@ -199,5 +199,5 @@ def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
         return
     squares = [torch.linalg.vector_norm(one, dim=tuple(range(1, one.dim()))) for one in gradients]
     factors = (limit / (torch.linalg.vector_norm(torch.stack(squares), dim=0) + 1e-6)).clamp(max=1)
-    for one in gradients:
+    for one in gradients if (factors < 1).any() else ():
         one.mul_(factors.view(-1, *[1] * (one.dim() - 1)))

@@ -41,7 +41,7 @@ def held_out(experiment: Experiment, text: Text, part: str) -> Tensor:
     if part == "validation" and not experiment.data.validation:
         return torch.empty(0, text.width, dtype=torch.long)
     parts = text.test if part == "test" else text.validation
-    checked = (fitting(sequences, text.width, text.numbers, f"the {part} part of {text.name}") for sequences in parts)
+    checked = (fitting(sequences, text.form, f"the {part} part of {text.name}") for sequences in parts)
     found = gathered(checked, experiment.evaluate.samples)
     if not len(found):
         raise ConfigError(f"{text.name} holds nothing for {part}: leave data.validation at 0")

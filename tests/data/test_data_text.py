@@ -157,12 +157,26 @@ def test_what_cannot_be_is_said_in_a_sentence():
         (torch.zeros(5), r"of shape \(5,\)"),
         (torch.tensor([[0, 1, 2, 3, 4]]), "numbers from 0 to 4: they must be from 0 to 2"),
         (torch.tensor([[0, 1, 2, -1, 0]]), "numbers from -1 to 2"),
+        (torch.tensor([[0, 1, 2, 2, 2], [1, 2, 2, 2, 2]]), "client 0 of own has nothing to predict in its sequence 1"),
     ],
 )
 def test_sequences_that_no_model_could_read_are_refused(rows, told):
     text = Text("own", "next-word", Vocabulary(("a", "b")), 4, users=[rows])
     with pytest.raises(DataError, match=told):
         share(text, 1, "user").train[0]
+
+
+def test_sequences_of_padding_alone_are_refused():
+    rows = torch.tensor([[0, 1], [0, 3], [3, 3]])  # 2 is the mask
+    text = Text("own", "masked-word", Vocabulary(("a", "b")), 2, users=[rows], padded=True)
+    with pytest.raises(DataError, match="client 0 of own has nothing to predict in its sequence 2"):
+        share(text, 1, "user").train[0]
+
+
+def test_a_line_of_one_word_is_no_sequence_where_the_next_is_asked_for():
+    bare = Vocabulary(("a", "b"))
+    assert sentences([["a"], ["a", "b"]], bare, "next-word", 3).tolist() == [[0, 1, 2, 2]]
+    assert sentences([["a"], ["a", "b"]], bare, "masked-word", 3).tolist() == [[0, 3, 3], [0, 1, 3]]
 
 
 def test_an_item_that_cannot_be_made_is_no_end():
