@@ -314,8 +314,10 @@ class Grouped:
         self.narrow(self._loaded)
         for name, stacked in self._stacked.items():
             given = [state[name] for state in states]
-            if all(one is given[0] for one in given):  # clients with the same slice
-                stacked.data.copy_(given[0].expand_as(stacked))
+            if all(one is given[0] for one in given):  # clients with the same slice, which is turned once
+                stacked.data[0] = given[0]
+                rows = flat(stacked.data, len(given))
+                rows[1:] = rows[0]
             else:
                 torch.stack(given, out=stacked.data)
 
