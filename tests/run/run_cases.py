@@ -52,12 +52,14 @@ def deadly(learner, inputs, targets, path):
 class Fatal(Workshop):
     """A workshop whose process ends when it is to train one client, or more than so many at once."""
 
-    def __init__(self, blueprint, client=None, most=100):
+    def __init__(self, blueprint, client=None, most=100, log=os.devnull):
         super().__init__(setting(blueprint))
-        self._fatal, self._most = client, most
+        self._fatal, self._most, self._log = client, most, log
 
     def __call__(self, job):
         jobs = job.jobs if isinstance(job, TrainMany) else [job]
         if len(jobs) > self._most or any(one.client == self._fatal for one in jobs):
+            with open(self._log, "a") as log:
+                log.write(f"{len(jobs)} ")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(job)

@@ -264,13 +264,14 @@ def test_clients_of_a_cohort_whose_worker_died_train_alone(fatal, dropped, layou
     assert same_state(servers[0].state, servers[1].state)
 
 
-def test_a_client_that_trains_alone_is_dropped_with_its_worker():
+def test_a_client_that_trains_alone_is_dropped_with_its_second_worker(tmp_path):
     blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort="off"))
     made, ticks = setting(blueprint), []
-    engine = LocalEngine(partial(Fatal, blueprint, client=made.sample(1)[0]), workers=2)
+    engine = LocalEngine(partial(Fatal, blueprint, client=made.sample(1)[0], log=tmp_path / "log"), workers=2)
     _, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
     engine.close()
     assert (told["clients"], told["dropped"], len(ticks)) == (7, 1, 8)
+    assert (tmp_path / "log").read_text().split() == ["1", "1"]
 
 
 def test_errors_name_the_client():
