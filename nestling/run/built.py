@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import torch
 from torch import nn
 
 from nestling.cut import Plan, submodel
+from nestling.local.formats import fast_format
 from nestling.local.norms import static
 from nestling.local.scaler import scale
-from nestling.run.likeness import likeness
 from nestling.run.setting import Setting
-
-_CHANNELS_LAST = 100  # channels, on the mean, up to which convolutions are faster so (docs/performance.md)
 
 
 def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
@@ -31,7 +28,5 @@ def built(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
         scale(model, setting.axes, ratio)
     if setting.method.static:
         static(model)
-    kind, width, _ = likeness(model)
-    if kind == "convolution" and width <= _CHANNELS_LAST:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fast_format(model)
     return model

@@ -1,0 +1,58 @@
+"""Memory formats change how fast a net is, and nothing else."""
+
+import copy
+
+import pytest
+import torch
+from local_cases import inputs_of, net_of
+from torch import nn
+
+from nestling.local import formats
+from nestling.local.formats import fast_format
+
+
+@pytest.mark.parametrize("wide", [256, 6])  # as it is, and so low that wide and narrow ones meet in these nets
+@pytest.mark.parametrize("name", ["cnn", "cnn1d", "preresnet18", "vgg16", "vit-tiny", "mlp"])
+def test_outputs_and_gradients_stay(name, wide, monkeypatch):
+    monkeypatch.setattr(formats, "_WIDE", wide)
+    net, other = (copy.deepcopy(net_of(name)[0]) for _ in range(2))
+    fast_format(other)
+    assert {key: value.shape for key, value in other.state_dict().items()} == {
+        key: value.shape for key, value in net.state_dict().items()
+    }
+    inputs = inputs_of(name)
+    for model in (net, other):
+        model.train()
+        model(inputs).square().sum().backward()
+    for (key, one), (_, two) in zip(net.named_parameters(), other.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-9, atol=1e-9, msg=key)
+
+
+def seen_by(model, inputs):
+    """The formats of what every convolution reads: True for channels last."""
+    found = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(
+                lambda _, given: found.append(given[0].is_contiguous(memory_format=torch.channels_last))
+            )
+    model(inputs)
+    return found
+
+
+def test_wide_convolutions_read_channels_first_wherever_they_stand():
+    model = nn.Sequential(nn.Conv2d(3, 256, 3), nn.Conv2d(256, 256, 3), nn.Conv2d(256, 8, 3), nn.Conv2d(8, 256, 3))
+    fast_format(model)
+    last = [layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model]
+    assert last == [True, False, True, True]
+    assert seen_by(model, torch.randn(2, 3, 12, 12))[1] is False
+    assert model(torch.randn(2, 3, 12, 12)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_format_survives_weights_of_another():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    given = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
+    fast_format(model)
+    model.load_state_dict(given)
+    assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in given.items())
