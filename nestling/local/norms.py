@@ -8,14 +8,22 @@ client tells does not depend on any other, and the server's average over all bat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nestling.local.device import exact
+
+_SAMPLES = 100  # that run together at most: more gain nothing, and take memory
+_TRIED = 4  # samples of a batch
+_CLOSE = 1e-6  # in double precision rounding is far below, samples that are mixed far above
+_JOINED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # what was found of models in use
 
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
@@ -35,42 +43,109 @@ def static(model: nn.Module) -> None:
 def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
     """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
 
-    Only the norms are in training mode: a dropout layer or a Scaler would change what they see.
+    Only the norms are in training mode: a dropout layer or a Scaler would change what they see. Small batches of one
+    shape run through the model together, but through each norm one by one: the same statistics, sooner.
 
     Returns
     -------
     tuple
         State name → sum in double precision on the CPU, of shape (channels,); how many batches it is over.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.BatchNorm1d(1))
+    >>> statistics(model, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [5.0]])])[0]
+    {'0.running_mean': tensor([7.], dtype=torch.float64), '0.running_var': tensor([2.], dtype=torch.float64)}
     """
-    model.eval()
-    norms = list(batch_norms(model))
-    before = [(norm.track_running_stats, norm.momentum) for _, norm in norms]
-    for _, norm in norms:
-        norm.train()
-        norm.track_running_stats = True
-        norm.momentum = 1.0  # the running statistics become those of the last batch, in the variance's unbiased form
-    sums: dict[str, Tensor] = {}
-    uses: dict[str, int] = {}
-
-    def note(name: str, norm: _BatchNorm, *_: object) -> None:
-        for what in ("running_mean", "running_var"):
-            value = exact(getattr(norm, what))  # a copy, as the next batch writes over it
-            sums[f"{name}.{what}"] = sums[f"{name}.{what}"] + value if f"{name}.{what}" in sums else value
-            uses[f"{name}.{what}"] = uses.get(f"{name}.{what}", 0) + 1
-
-    hooks = [norm.register_forward_hook(partial(note, name)) for name, norm in norms]
+    told = _Told()
     count = 0
-    try:
-        for batch in batches:
-            model(batch)
-            count += 1
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for (_, norm), (tracks, momentum) in zip(norms, before, strict=True):
-            norm.track_running_stats, norm.momentum = tracks, momentum
+    for alike in _alike(batches):
+        together = len(alike) > 1 and _may_join(model, alike)
+        for parts in [alike] if together else [[batch] for batch in alike]:
+            told.ask(model, parts)
+        count += len(alike)
     # a norm that is used twice in a forward tells the mean of both uses
-    return {name: value.cpu().double() * count / uses[name] for name, value in sums.items()}, count
+    return {name: value.cpu().double() * count / told.uses[name] for name, value in told.sums.items()}, count
+
+
+class _Told:
+    """What norms tell: sums of their statistics, and how many batches, or uses, they are over."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.uses: Counter[str] = Counter()
+
+    def ask(self, model: nn.Module, parts: Sequence[Tensor]) -> None:
+        """Run some batches of one shape through a model together, and through each of its norms one by one."""
+        model.eval()
+        norms = list(batch_norms(model))
+        before = [(norm.track_running_stats, norm.momentum) for _, norm in norms]
+        for name, norm in norms:
+            norm.train()
+            norm.track_running_stats = True
+            norm.momentum = 1.0  # running statistics become those of the last batch, in the variance's unbiased form
+            norm.forward = partial(self._apart, name, norm, norm.forward, len(parts))  # type: ignore[method-assign]
+        try:
+            model(torch.cat(list(parts)) if len(parts) > 1 else parts[0])
+        finally:
+            for (_, norm), (tracks, momentum) in zip(norms, before, strict=True):
+                norm.track_running_stats, norm.momentum = tracks, momentum
+                del norm.forward
+
+    def _apart(
+        self, name: str, norm: _BatchNorm, forward: Callable[[Tensor], Tensor], parts: int, inputs: Tensor
+    ) -> Tensor:
+        outputs = []
+        for part in inputs.split(len(inputs) // parts):
+            outputs.append(forward(part))
+            for key, value in ((f"{name}.running_mean", norm.running_mean), (f"{name}.running_var", norm.running_var)):
+                assert value is not None
+                copy_of = exact(value)  # the next batch writes over it
+                self.sums[key] = self.sums[key] + copy_of if key in self.sums else copy_of
+                self.uses[key] += 1
+        return torch.cat(outputs) if parts > 1 else outputs[0]
+
+
+def _alike(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Batches of one shape that follow each other, as many as may run together."""
+    waiting: list[Tensor] = []
+    for batch in batches:
+        if waiting and (batch.shape != waiting[0].shape or (len(waiting) + 1) * len(batch) > _SAMPLES):
+            yield waiting
+            waiting = []
+        waiting.append(batch)
+    if waiting:
+        yield waiting
+
+
+def _may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+    """Whether batches may run through a model together: found by trying, once, in double precision.
+
+    Not where its forward looks at the number of samples, or mixes samples elsewhere than in norms.
+    """
+    if model not in _JOINED:
+        try:
+            with torch.random.fork_rng(devices=[]):  # for a forward that draws, too
+                torch.manual_seed(0)
+                _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
+        except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
+            _JOINED[model] = False
+    return _JOINED[model]
+
+
+def _agree(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+    """Whether two batches tell the same together and one by one."""
+    for parameter in model.parameters():  # with noise, as weights of zero, and samples that are alike, hide mixing
+        parameter.nan_to_num_(0, 0, 0).add_(0.1 * torch.randn_like(parameter))
+    parts = [batch[:_TRIED].cpu() for batch in batches[:2]]
+    if parts[0].is_floating_point():
+        parts = [part.double() + torch.randn_like(part, dtype=torch.float64) for part in parts]
+    one_by_one, together = _Told(), _Told()
+    for part in parts:
+        one_by_one.ask(model, [part])
+    together.ask(model, parts)
+    told = one_by_one.sums.items()
+    return all(torch.allclose(value, together.sums[name], rtol=_CLOSE, atol=_CLOSE) for name, value in told)
 
 
 def averaged(parts: Iterable[tuple[Mapping[str, Tensor], int]]) -> dict[str, Tensor]:

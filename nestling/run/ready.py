@@ -36,7 +36,7 @@ def ready(
     parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
     amounts = [float(sum(len(setting.partition.train[client]) for client in job.clients)) for job in jobs]
     for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs, amounts)), strict=True):
-        parts[job.plan] += told
+        parts[job.plan].append(told)
     for plan, state in states.items():
         for name, value in averaged(parts[plan]).items():
             state[name] = value.to(state[name].dtype)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, singledispatchmethod
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -175,9 +176,8 @@ class Workshop:
         return Plan(rows) if rows else None
 
     @__call__.register
-    def _gather(self, job: Gather) -> list[tuple[State, int]]:
-        model = self._models.get(job.plan, job.state).model
-        return [self._statistics(model, client, job.batch) for client in job.clients]
+    def _gather(self, job: Gather) -> tuple[State, int]:
+        return self._statistics(self._models.get(job.plan, job.state).model, job.clients, job.batch)
 
     @__call__.register
     @torch.no_grad()
@@ -198,7 +198,7 @@ class Workshop:
         own = job.state | job.own
         model = self._models.get(job.plan, own).model
         if self._setting.statistics:
-            told = averaged([self._statistics(model, job.client, job.batch)])
+            told = averaged([self._statistics(model, [job.client], job.batch)])
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model = self._models.get(job.plan, state).model
         model.eval()
@@ -272,15 +272,18 @@ class Workshop:
         ready, predict = self._setting.images.ready, self._setting.method.predict
         return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
-    def _statistics(self, model: nn.Module, client: int, batch: int) -> tuple[State, int]:
+    def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
+        return statistics(model, chain.from_iterable(self._inputs(client, batch) for client in clients))
+
+    def _inputs(self, client: int, batch: int) -> Iterator[Tensor]:
+        """A client's samples in batches, as a model reads them."""
         made = self._setting
         parts = batches(made.partition.train[client], batch)
         if made.words is None:
-            inputs = made.images.inputs
-            return statistics(model, (made.images.ready(inputs[part].to(self._device)) for part in parts))
+            return (made.images.ready(made.images.inputs[part].to(self._device)) for part in parts)
         random = torch_stream(made.experiment.seed, "mask", "statistics", client)
         held, words = self._sequences(client), made.words
-        return statistics(model, (words.batch(held[part], random)[0].to(self._device) for part in parts))
+        return (words.batch(held[part], random)[0].to(self._device) for part in parts)
 
     def _grouped(self, job: TrainMany, layout: Layout) -> Grouped:
         """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""

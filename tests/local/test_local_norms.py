@@ -170,3 +170,126 @@ def test_asking_for_statistics_leaves_norms_as_they_were(held):
     before = [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)]
     statistics(model, [torch.randn(4, 2, 9, dtype=torch.float64)])
     assert [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)] == before
+
+
+class Counted(nn.Module):
+    """A net of norms and something between them; it counts its forwards."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.second = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+        self.linear, self.between, self.forwards = nn.Linear(6, 6), between, []
+        self.double()
+
+    def forward(self, x):
+        self.forwards.append(len(x))
+        return self.second(self.between(self.linear(self.first(x))))
+
+
+def steps_first(x):
+    """Rows of a batch in another order than its samples'."""
+    return x.reshape(-1, 2, 6).transpose(0, 1).reshape(-1, 6)
+
+
+@pytest.mark.parametrize(
+    ("between", "together"),
+    [
+        (torch.relu, True),
+        (lambda x: x.reshape(-1, 3, 2).flip(1).reshape(-1, 6), True),  # mixes what is one sample's
+        (lambda x: x * x.square().mean(0), False),
+        (lambda x: x + x.roll(1, 0), False),
+        (lambda x: x.softmax(0), False),
+        (lambda x: x[: len(x) // 2 + 1], False),  # of an odd number of samples, which no two batches share evenly
+        (lambda x: x.reshape(5 if len(x) == 5 else 4, 6), False),  # fails where there are more
+        (lambda x: x + torch.randn_like(x), False),
+    ],
+)
+def test_batches_run_together_only_where_samples_do_not_meet(between, together):
+    model, batches = Counted(between), [torch.randn(4, 6, dtype=torch.float64) for _ in range(3)]
+    torch.manual_seed(2)
+    found = statistics(model, batches)
+    ran = model.forwards[:]
+    torch.manual_seed(2)
+    wanted = cumulative(model, batches)
+    close(averaged([found]), wanted)
+    assert found[1] == 3
+    assert ran == ([12] if together else [4, 4, 4])
+
+
+def test_rows_that_leave_their_batch_are_not_told_of_together():
+    model, batches = Counted(steps_first), [torch.randn(4, 6, dtype=torch.float64) for _ in range(2)]
+    wanted = cumulative(model, batches)
+    model.forwards.clear()
+    close(averaged([statistics(model, batches)]), wanted)
+    assert model.forwards == [4, 4]
+
+
+def test_samples_that_are_all_alike_do_not_hide_that_they_meet():
+    model = Counted(lambda x: x * x.square().mean(0))
+    assert statistics(model, [torch.zeros(4, 6, dtype=torch.float64)] * 2)[1] == 2  # found out here …
+    batches = [torch.randn(4, 6, dtype=torch.float64) for _ in range(2)]
+    close(averaged([statistics(model, batches)]), cumulative(model, batches))  # … and held against it here
+
+
+def test_weights_of_zero_do_not_hide_that_samples_meet():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Parameter(torch.zeros(6))
+
+        def forward(self, x):
+            return x + self.gate * x.square().mean(0)
+
+    model = Counted(Gated()).double()
+    batches = [torch.randn(4, 6, dtype=torch.float64) ** k for k in (1, 2, 3)]
+    statistics(model, batches)
+    with torch.no_grad():
+        model.between.gate.fill_(1.0)
+    close(averaged([statistics(model, batches)]), cumulative(model, batches))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_no_numbers_do_not_decide(value):
+    model = Counted(torch.relu)
+    with torch.no_grad():
+        model.linear.weight[0] = value
+    statistics(model, [torch.randn(4, 6, dtype=torch.float64)] * 2)
+    assert model.forwards == [8]
+
+
+def test_a_model_is_tried_once_and_left_alone():
+    model = Counted(torch.relu)
+    before = copy.deepcopy(model.state_dict())
+    statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+    statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+    assert model.forwards == [6, 6]
+    for name in ("first.weight", "linear.weight", "second.bias"):
+        assert torch.equal(model.state_dict()[name], before[name])
+    assert all("forward" not in vars(norm) for _, norm in batch_norms(model))
+
+
+def test_large_batches_run_one_by_one():
+    model = Counted(torch.relu)
+    statistics(model, [torch.randn(60, 6, dtype=torch.float64)] * 2)
+    statistics(model, [torch.randn(30, 6, dtype=torch.float64)] * 4)
+    assert model.forwards == [60, 60, 90, 30]
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn1d", "preresnet18", "vgg16"])
+def test_the_nets_run_batches_together(name):
+    net, axes = net_of(name)
+    model, sizes = learner_of(net, axes, 0.5).model, []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    statistics(model, [inputs_of(name, 3, seed) for seed in range(4)])
+    assert sizes == [3, 3, 6, 12]  # tried on a copy, and then all of them
+
+
+def test_a_forward_that_fails_leaves_norms_as_they_were():
+    def fail(x):
+        raise ValueError("no")
+
+    model = Counted(fail)
+    with pytest.raises(ValueError, match="no"):
+        statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+    assert all("forward" not in vars(norm) and norm.momentum == 0.1 for _, norm in batch_norms(model))

@@ -204,9 +204,9 @@ def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(metho
         told = workshop(Gather(plan, state, (0, 1), 50))
         logits = workshop(asked.Test(plan, state, "test", 0, 30))
     assert all(parameter.is_meta for kept in workshop._models._kept.values() for parameter in kept.model.parameters())
-    for tensor in [*update.state.values(), *told[0][0].values(), logits]:
+    for tensor in [*update.state.values(), *told[0].values(), logits]:
         assert tensor.device.type == "cpu"
-    assert all(value.dtype == torch.float64 for value in told[0][0].values())
+    assert all(value.dtype == torch.float64 for value in told[0].values())
 
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
