@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from nestling.bench import PARTS, chosen, measure, report
 from nestling.bench.apart import apart, most_memory
+from nestling.bench.rounds.asleep import asleep
 from nestling.bench.rounds.contest import Contestant, contest
 from nestling.bench.rounds.measure import _others, rounds
 from nestling.bench.rounds.others import FLOWER, LEAN, OTHERS, PFL, Other
@@ -147,3 +152,31 @@ def test_the_command_prints_what_was_measured(tmp_path, monkeypatch, capsys):
     assert main(["bench", "merging"]) == 2
     assert "did you mean 'merges'" in capsys.readouterr().err.replace("\n", " ")
     assert list(chosen([])) == list(PARTS)
+
+
+def wait_until(stopped, processes):
+    """Whether all of some processes are stopped, or none: signals take their time."""
+    for _ in range(200):
+        states = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] for process in processes]
+        if [state == "T" for state in states] == [stopped] * len(states):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_what_a_program_started_sleeps_while_it_waits():
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    try:
+        both = [child.pid, int(child.stdout.readline())]
+        with asleep():
+            assert wait_until(True, both)
+        assert wait_until(False, both)
+        os.kill(both[1], signal.SIGTERM)
+        assert child.wait(30) is not None
+        with asleep():  # whoever has ended is left alone
+            pass
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()

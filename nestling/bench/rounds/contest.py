@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from nestling.bench.rounds.asleep import asleep
 from nestling.errors import RunError
 
 PATIENCE = 600.0  # seconds that a turn, or getting ready, may take
@@ -37,9 +38,16 @@ def own_voice() -> IO[str]:
 
 def serve(turn: Turn, voice: IO[str]) -> None:
     """Take a turn for every line on stdin: the whole life of a program that takes part."""
-    print(json.dumps({"ready": True}), file=voice, flush=True)
-    for _ in sys.stdin:
-        print(json.dumps(turn()), file=voice, flush=True)
+    told: dict[str, Any] = {"ready": True}
+    while _said(told, voice, sys.stdin):
+        told = turn()
+
+
+def _said(told: Mapping[str, Any], voice: IO[str], asked: IO[str]) -> bool:
+    """Say something, wait for the next turn with everything else asleep, and return whether there is one."""
+    with asleep():
+        print(json.dumps(told), file=voice, flush=True)
+        return bool(asked.readline())
 
 
 class Laps:
@@ -61,8 +69,7 @@ class Laps:
     def next(self) -> bool:
         """Say how long the round took, wait for the next turn, and return whether there is one."""
         told = {"ready": True} if self._start is None else {"round": time.perf_counter() - self._start}
-        print(json.dumps(told), file=self._voice, flush=True)
-        more = bool(self._asked.readline())
+        more = _said(told, self._voice, self._asked)
         self._start = time.perf_counter()
         return more
 
