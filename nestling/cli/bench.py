@@ -50,8 +50,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found["parts"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ConfigError(f"{str(path)!r} is not what 'nestling bench --json' prints: {problem}") from None
+    except OSError as problem:
+        raise ConfigError(f"{str(path)!r} cannot be read: {problem.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{str(path)!r} is not what 'nestling bench --json' prints") from None
     return found
 
 

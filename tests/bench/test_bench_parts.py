@@ -148,7 +148,11 @@ def test_the_command_prints_what_was_measured(tmp_path, monkeypatch, capsys):
     assert "| merge | – | ≥ 1 | no | why |" in capsys.readouterr().out
     assert main(["bench", "--read", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["threads"] == 1
-    assert main(["bench", "--read", str(tmp_path)]) == 2
+    assert main(["bench", "--read", str(tmp_path / "none.json")]) == 2
+    assert "none.json' cannot be read: No such file" in capsys.readouterr().err.replace("\n", " ")
+    path.write_text("[1, 2]")
+    assert main(["bench", "--read", str(path)]) == 2
+    assert "is not what 'nestling bench --json' prints" in capsys.readouterr().err.replace("\n", " ")
     assert main(["bench", "merging"]) == 2
     assert "did you mean 'merges'" in capsys.readouterr().err.replace("\n", " ")
     assert list(chosen([])) == list(PARTS)
