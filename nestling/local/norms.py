@@ -126,7 +126,7 @@ def _may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     if model not in _JOINED:
         try:
             with torch.random.fork_rng(devices=[]):  # for a forward that draws, too
-                torch.manual_seed(0)
+                torch.default_generator.manual_seed(0)  # not GPUs' generators, which stay as they are
                 _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
         except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
             _JOINED[model] = False
