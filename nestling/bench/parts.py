@@ -11,6 +11,7 @@ import torch
 from nestling.bench.apart import machine
 from nestling.bench.cohorts import cohorts
 from nestling.bench.figure import Figure, Table
+from nestling.bench.formats import formats
 from nestling.bench.memory import memory
 from nestling.bench.merges import merges
 from nestling.bench.morphs import morphs
@@ -31,6 +32,7 @@ PARTS: dict[str, Part] = {
     "populations": populations,
     "workers": workers,
     "cohorts": cohorts,
+    "formats": formats,
     "morphs": morphs,
     "rounds": rounds,
 }

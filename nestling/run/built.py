@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import torch
 from torch import nn
 
 from nestling.cut import Plan, submodel
@@ -12,6 +13,8 @@ from nestling.local.norms import static
 from nestling.local.scaler import scale
 from nestling.run.setting import Setting
 
+_CPU = torch.device("cpu")
+
 
 def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
     """What two clients must have in common for one module to serve both."""
@@ -19,8 +22,8 @@ def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
     return sizes, plan.blocks, ratio if setting.method.scaler else None
 
 
-def built(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
-    """Build the sub-model of a plan, ready to be given weights and trained."""
+def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CPU) -> nn.Module:
+    """Build the sub-model of a plan where it will be, ready to be given weights and trained."""
     model = submodel(setting.model, setting.cut_axes, plan)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in setting.frozen)
@@ -28,5 +31,6 @@ def built(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
         scale(model, setting.axes, ratio)
     if setting.method.static:
         static(model)
-    fast_format(model)
-    return model
+    if device.type == "cpu":  # what is fast was measured there
+        fast_format(model)
+    return model.to(device)

@@ -47,7 +47,7 @@ class Models:
         """Return the sub-model of a plan with the weights in `state`; without any, with whatever it had."""
         key = shape_of(self._setting, plan, ratio)
         if key not in self._kept:
-            model = built(self._setting, plan, ratio).to(self._device)
+            model = built(self._setting, plan, ratio, self._device)
             self._kept[key] = Kept(model, {name: tensor.detach() for name, tensor in model.state_dict().items()})
         self._kept.move_to_end(key)
         while len(self._kept) > _SHAPES:

@@ -24,6 +24,7 @@ from nestling.local.steps import Steps
 from nestling.methods import make
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run import jobs as asked
+from nestling.run.built import built
 from nestling.run.experiment import run
 from nestling.run.jobs import Gather, Train
 from nestling.run.round import play
@@ -207,6 +208,15 @@ def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(metho
     for tensor in [*update.state.values(), *told[0].values(), logits]:
         assert tensor.device.type == "cpu"
     assert all(value.dtype == torch.float64 for value in told[0].values())
+
+
+def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
+    made = setting(Blueprint(small()))
+    for device, last in (("cpu", True), ("meta", False)):
+        net = built(made, made.submodel(1.0), 1.0, torch.device(device))
+        weights = [module.weight for module in net.modules() if isinstance(module, nn.Conv2d)]
+        assert {weight.device.type for weight in weights} == {device}
+        assert weights[1].is_contiguous(memory_format=torch.channels_last) is last
 
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
