@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ from nestling.errors import RunError
 
 PATIENCE = 600.0  # seconds that a turn, or getting ready, may take
 LAST_WORDS = 60.0  # seconds that a program may take to end
-Medians = dict[str, float]
+Turns = list[dict[str, float]]
 Turn = Callable[[], dict[str, float]]
 
 
@@ -137,13 +136,13 @@ class Contestant:
         return lines[-1].strip() if lines else "it ended and said nothing"
 
 
-def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Medians | str]:
+def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Turns | str]:
     """Let programs take turns, `repeats` times after one that does not count, and end them.
 
     Returns
     -------
     dict
-        Name → the median seconds of everything that its turns tell; or the reason why it has none.
+        Name → the seconds that its turns tell, one after another; or the reason why it has none.
     """
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     failed: dict[str, str] = {}
@@ -164,16 +163,7 @@ def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Me
     finally:
         for contestant in contestants.values():
             contestant.close()
-    return {name: failed[name] if name in failed else medians(told[2:]) for name, told in turns.items()}
-
-
-def medians(told: Sequence[Mapping[str, float]]) -> Medians:
-    """Return the median of every number that is told again and again.
-
-    >>> medians([{"round": 3.0}, {"round": 1.0}, {"round": 1.5}])
-    {'round': 1.5}
-    """
-    return {what: statistics.median(one[what] for one in told) for what in told[0]}
+    return {name: failed[name] if name in failed else told[2:] for name, told in turns.items()}
 
 
 def _here() -> str:

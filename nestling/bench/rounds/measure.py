@@ -1,17 +1,21 @@
-"""The part `rounds`: every system on every workload, in turn; ratios against what they should be."""
+"""The part `rounds`: every system on every workload, in turn; ratios against what they should be.
+
+A ratio is the median of those of turns that followed each other: a machine that gets slower meanwhile slows down both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from nestling.bench.figure import Figure, Table
-from nestling.bench.rounds.contest import Contestant, Medians, contest
+from nestling.bench.rounds.contest import Contestant, Turns, contest
 from nestling.bench.rounds.others import OTHERS, PFL, Other
 from nestling.bench.rounds.ours import PHASES
 from nestling.bench.rounds.player import command
 from nestling.bench.rounds.workloads import WORKLOADS, find
 
-Found = Mapping[str, Medians | str]
+Found = Mapping[str, Turns | str]
 COLUMNS = {
     "floor": "bare steps",
     "research": "research loop",
@@ -67,12 +71,25 @@ def _beside(other: Other, workload: str, quick: bool) -> Found:
     return _contest(workload, systems, quick, other=other)
 
 
-def _spent(found: Found, system: str, *what: str) -> float | None:
-    """The seconds that a system spent, or None where it has not."""
-    told = found.get(system)
-    if not isinstance(told, Mapping):
-        return None
-    return sum(told[one] for one in what)
+def _spent(found: Found, system: str, *what: str) -> list[float]:
+    """The seconds that a system spent in each of its turns; none where it had no turn."""
+    told = found.get(system, "")
+    return [] if isinstance(told, str) else [sum(turn[one] for one in what) for turn in told]
+
+
+def _typical(found: Found, system: str, *what: str) -> float | None:
+    """The seconds that a system spent in a turn."""
+    told = _spent(found, system, *what)
+    return median(told) if told else None
+
+
+def _ratio(long: Sequence[float], short: Sequence[float]) -> float:
+    """How many times as long the first are as the second.
+
+    >>> _ratio([2.0, 6.0, 5.0], [1.0, 3.0, 1.0])
+    2.0
+    """
+    return median(one / other for one, other in zip(long, short, strict=True))
 
 
 def _seconds(ours: Mapping[str, Found], beside: Mapping[str, Mapping[str, Found]]) -> Table:
@@ -82,14 +99,14 @@ def _seconds(ours: Mapping[str, Found], beside: Mapping[str, Mapping[str, Found]
         all_found = dict(found)
         for other, their in beside.items():
             all_found |= {other: their[name][other]} if name in their else {}
-        rows.append((WORKLOADS[name].about, tuple(_spent(all_found, system, "round") for system in everyone)))
+        rows.append((WORKLOADS[name].about, tuple(_typical(all_found, system, "round") for system in everyone)))
     return Table("seconds of a round", tuple(COLUMNS[system] for system in everyone), tuple(rows))
 
 
 def _with_evaluation(ours: Mapping[str, Found]) -> Table:
     systems = [system for system in COLUMNS if system in _LOCAL and system != "floor"]
     rows = (
-        (WORKLOADS[name].about, tuple(_spent(found, system, "round", "evaluation") for system in systems))
+        (WORKLOADS[name].about, tuple(_typical(found, system, "round", "evaluation") for system in systems))
         for name, found in ours.items()
     )
     note = "statistics of norms over all clients' samples in batches of 10, and a test of the whole model"
@@ -99,8 +116,8 @@ def _with_evaluation(ours: Mapping[str, Found]) -> Table:
 def _profile(ours: Mapping[str, Found]) -> Table:
     rows = []
     for name, found in ours.items():
-        whole = _spent(found, "profile", *PHASES)
-        shares = (_spent(found, "profile", phase) for phase in PHASES)
+        whole = _typical(found, "profile", *PHASES)
+        shares = (_typical(found, "profile", phase) for phase in PHASES)
         rows.append((WORKLOADS[name].about, tuple(None if s is None or not whole else 100 * s / whole for s in shares)))
     note = "one worker, no cohorts; statistics, evaluation and writing as if after every round"
     return Table("where the time goes, %", PHASES, tuple(rows), note)
@@ -115,24 +132,28 @@ def _ratios(name: str, found: Found) -> Iterator[Figure]:
     floor, one, best = (_spent(found, system, "round") for system in ("floor", "one", BEST))
     if floor and one:
         most = {"cifar10": 1.03, "mnist": 1.03, "mlp": 1.25}.get(name)
-        bound = f"≤ {most}" if most else ""
-        yield Figure(f"{about}: one worker", one / floor, "× bare steps", bound, most is None or one / floor <= most)
+        bound, ratio = f"≤ {most}" if most else "", _ratio(one, floor)
+        yield Figure(f"{about}: one worker", ratio, "× bare steps", bound, most is None or ratio <= most)
     if floor and best:
-        least = 1.9 if WORKLOADS[name].mixed else 4.0
-        unit = "× as fast as bare steps"
-        yield Figure(f"{about}: {_BEST}", floor / best, unit, f"≥ {least:g}", floor / best >= least)
+        least, ratio = 1.9 if WORKLOADS[name].mixed else 4.0, _ratio(floor, best)
+        yield Figure(f"{about}: {_BEST}", ratio, "× as fast as bare steps", f"≥ {least:g}", ratio >= least)
     loop, whole = (_spent(found, system, "round", "evaluation") for system in ("research", BEST))
-    if not (loop and whole and best):
+    if not (loop and whole):
         return
+    rarely = [round + (both - round) / _OFTEN for round, both in zip(best, whole, strict=True)]
     least = 4.0 if name == "cifar10" else 0.0
-    for what, seconds in (("each round", whole), (f"every {_OFTEN}th", best + (whole - best) / _OFTEN)):
+    for what, spent, note in (
+        ("each round", whole, "the same work"),
+        (f"every {_OFTEN}th", rarely, "which evaluates each round"),
+    ):
+        ratio = _ratio(loop, spent)
         yield Figure(
             f"{about}: with evaluation {what}, {_BEST}",
-            loop / seconds,
+            ratio,
             "× as fast as the research loop",
             f"≥ {least:g}" if least else "",
-            loop / seconds >= least,
-            "which evaluates each round" if seconds != whole else "the same work",
+            ratio >= least,
+            note,
         )
 
 
@@ -149,7 +170,7 @@ def _others(other: Other, found: Mapping[str, Found]) -> Iterator[Figure]:
             ours = _spent(told, system, "round")
             if not ours:
                 continue
-            ratio = theirs["round"] / ours
+            ratio = _ratio([turn["round"] for turn in theirs], ours)
             least = 0.0 if WORKLOADS[name].mixed else other.least
             yield Figure(
                 f"{about}: {_BEST if system == BEST else 'one worker'}",
