@@ -1,4 +1,4 @@
-"""How much faster nets are in memory formats of their own, and statistics of norms over several batches at once."""
+"""How much faster nets are with formats and kernels by layer, and statistics of norms over several batches at once."""
 
 from __future__ import annotations
 
@@ -34,22 +34,26 @@ def formats(quick: bool = False) -> Iterator[Table]:
         for name, size, share in nets
     )
     note = (
-        f"training steps and tests on a batch of {_BATCH}: how many times as fast as with channels first; statistics: "
-        f"{_BATCHES} batches together, how many times as fast as one by one"
+        f"training steps and tests on a batch of {_BATCH}: how many times as fast as with channels first, and as with "
+        f"memory formats alone; statistics: {_BATCHES} batches together, how many times as fast as one by one"
     )
-    yield Table("memory formats and joined batches", ("training step", "test", "statistics"), rows, note)
+    columns = ("training step", "step by kn2row", "test", "test by kn2row", "statistics")
+    yield Table("memory formats, kn2row and joined batches", columns, rows, note)
 
 
 def _ratios(name: str, size: int, share: int, repeats: int) -> tuple[float, ...]:
     plain = build(name, **({} if share == 1 else {"widths": tuple(width // share for width in _WIDTHS)}))
     static(plain)
-    fast = copy.deepcopy(plain)
-    fast_format(fast)
+    laid, fast = copy.deepcopy(plain), copy.deepcopy(plain)
     images = torch.randn(_BATCH, 1 if name == "cnn" else 3, size, size)
+    fast_format(laid)
+    fast_format(fast, images)
     batches = [images + k for k in range(_BATCHES)]
     pairs = (
         (lambda: _step(plain, images), lambda: _step(fast, images)),
+        (lambda: _step(laid, images), lambda: _step(fast, images)),
         (lambda: _test(plain, images), lambda: _test(fast, images)),
+        (lambda: _test(laid, images), lambda: _test(fast, images)),
         (lambda: [statistics(fast, [batch]) for batch in batches], lambda: statistics(fast, batches)),
     )
     return tuple(before / now for before, now in (side_by_side(*pair, repeats=repeats) for pair in pairs))

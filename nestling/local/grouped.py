@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.errors import TrainingError
 from nestling.local.flat import flat
+from nestling.local.kn2row import Kn2row
 
 Layout = Literal["channels", "batch"]
 
@@ -212,6 +213,7 @@ _LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: _Linear,
     nn.Conv1d: _Conv,
     nn.Conv2d: _Conv,
+    Kn2row: _Conv,
     nn.BatchNorm1d: _BatchNorm,
     nn.BatchNorm2d: _BatchNorm,
     nn.GroupNorm: _GroupNorm,

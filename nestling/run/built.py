@@ -24,6 +24,14 @@ def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
 
 def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CPU) -> nn.Module:
     """Build the sub-model of a plan where it will be, ready to be given weights and trained."""
+    model = plain(setting, plan, ratio)
+    if device.type == "cpu":  # what is fast was measured there
+        fast_format(model, setting.example(1))
+    return model.to(device)
+
+
+def plain(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
+    """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself."""
     model = submodel(setting.model, setting.cut_axes, plan)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in setting.frozen)
@@ -31,6 +39,4 @@ def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CP
         scale(model, setting.axes, ratio)
     if setting.method.static:
         static(model)
-    if device.type == "cpu":  # what is fast was measured there
-        fast_format(model)
-    return model.to(device)
+    return model

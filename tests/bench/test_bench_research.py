@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from bench_cases import IMAGES, close, double, in_double
+from torch import nn
 
 from nestling.bench.rounds.floor import Floor, bare, steps
 from nestling.bench.rounds.ours import PHASES, Ours, Profiled
@@ -50,12 +51,17 @@ def test_a_round_of_words_makes_the_same_model():
     close({name: server.state[name] for name in made.parameters}, dict(research.model.named_parameters()))
 
 
-def test_the_floor_takes_the_steps_of_the_clients(double):
-    made = in_double(IMAGES)
+WIDE = replace(IMAGES, clients=2, levels="a-b", options={"widths": (4, 4, 256, 256)})
+
+
+@pytest.mark.parametrize("workload", [IMAGES, WIDE], ids=["narrow", "wide"])
+def test_the_floor_takes_the_steps_of_the_clients(workload, double):
+    made = in_double(workload)
     workshop = Workshop(made)
     for client in made.sample(1):
         ratio = made.level(client, 1).ratio
         model = bare(made, ratio)
+        assert all(type(module) is nn.Conv2d for module in model.modules() if isinstance(module, nn.Conv2d))
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         job = Train(client, 1, ratio, made.plan(client, ratio, 1), start, made.experiment.local.lr)
         steps(model, read(made, client, 1), made.experiment.local)

@@ -9,6 +9,12 @@ from torch import nn
 
 from nestling.local import formats
 from nestling.local.formats import fast_format
+from nestling.local.kn2row import Kn2row
+
+
+def products_in(model):
+    """The names of the convolutions that are products."""
+    return [name for name, module in model.named_modules() if isinstance(module, Kn2row)]
 
 
 @pytest.mark.parametrize("wide", [256, 6])  # as it is, and so low that wide and narrow ones meet in these nets
@@ -16,7 +22,8 @@ from nestling.local.formats import fast_format
 def test_outputs_and_gradients_stay(name, wide, monkeypatch):
     monkeypatch.setattr(formats, "_WIDE", wide)
     net, other = (copy.deepcopy(net_of(name)[0]) for _ in range(2))
-    fast_format(other)
+    fast_format(other, inputs_of(name, count=1))
+    assert bool(products_in(other)) == (wide == 6 and name in ("cnn", "preresnet18", "vgg16"))
     assert {key: value.shape for key, value in other.state_dict().items()} == {
         key: value.shape for key, value in net.state_dict().items()
     }
@@ -56,3 +63,50 @@ def test_a_format_survives_weights_of_another():
     model.load_state_dict(given)
     assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model)
     assert all(torch.equal(model.state_dict()[name], value) for name, value in given.items())
+
+
+def test_wide_convolutions_of_small_images_are_products():
+    same = {"kernel_size": 3, "padding": 1}
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 256, **same), nn.Conv2d(256, 256, **same), nn.MaxPool2d(2)),  # 8×8 pixels, and then 4×4
+        *(nn.Conv2d(256, 256, **same), nn.Conv2d(256, 255, **same), nn.Conv2d(255, 256, **same)),
+        *(nn.Conv2d(256, 256, **same, groups=2), nn.Conv2d(256, 256, 1)),
+    )
+    fast_format(model)
+    assert products_in(model) == []  # nobody said how large images are
+    model.eval()
+    fast_format(model, torch.zeros(1, 3, 8, 8))
+    assert products_in(model) == ["3", "7"]
+    assert not model.training
+    assert not any(layer._forward_hooks for layer in model)
+
+
+def test_a_convolution_of_images_of_several_sizes_counts_by_the_largest():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(256, 256, 1)
+
+        def forward(self, images):
+            return self.conv(images).mean() + self.conv(images[..., :2, :2]).mean()
+
+    for size, products in ((5, []), (4, ["conv"])):
+        model = Twice()
+        fast_format(model, torch.zeros(1, 256, size, size))
+        assert products_in(model) == products
+
+
+def test_asking_for_sizes_draws_nothing_and_fits_the_precision_of_the_model():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(256, 256, 1)
+
+        def forward(self, images):
+            return self.conv(images + torch.rand_like(images))
+
+    model = Noisy().double()
+    before = torch.get_rng_state()
+    fast_format(model, torch.zeros(1, 256, 2, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert products_in(model) == ["conv"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.fx.experimental._config
-from run_cases import deadly, same_state, small
+from run_cases import deadly, same_state, small, told
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,6 +20,7 @@ from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
+from nestling.local.kn2row import Kn2row
 from nestling.local.steps import Steps
 from nestling.methods import make
 from nestling.run import Data, Evaluate, FleetSettings, Model
@@ -217,6 +218,18 @@ def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
         weights = [module.weight for module in net.modules() if isinstance(module, nn.Conv2d)]
         assert {weight.device.type for weight in weights} == {device}
         assert weights[1].is_contiguous(memory_format=torch.channels_last) is last
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fjord"])
+def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_path):
+    wide = Model(name="cnn", options={"widths": [4, 8, 256, 256]})
+    experiment = small(method=method, model=wide, rounds=2, fleet=FleetSettings(clients=4, per_round=3, levels="a-b"))
+    made = setting(Blueprint(experiment))
+    net = built(made, made.submodel(1.0), 1.0)
+    assert [type(module) for module in net.modules() if isinstance(module, nn.Conv2d)][-1] is Kn2row
+    for workers in (1, 2):
+        run(experiment.with_settings([f"workers={workers}"]), out=tmp_path / str(workers))
+    assert told(tmp_path / "1") == told(tmp_path / "2")
 
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from nestling.bench.rounds.workloads import read
 from nestling.local import Local
-from nestling.run.built import built
+from nestling.local.formats import fast_format
+from nestling.run.built import plain
 from nestling.run.setting import Setting
 
 Batch = tuple[Tensor, Tensor]
@@ -46,8 +47,10 @@ class Floor:
 
 
 def bare(made: Setting, ratio: float) -> nn.Module:
-    """Return the sub-model of a level as clients train it."""
-    return built(made, made.submodel(ratio), ratio).train()
+    """Return the sub-model of a level in the memory formats in which clients train it, with PyTorch's kernels alone."""
+    model = plain(made, made.submodel(ratio), ratio)
+    fast_format(model)
+    return model.train()
 
 
 def steps(model: nn.Module, batches: Iterable[Batch], local: Local) -> None:
