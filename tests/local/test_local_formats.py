@@ -94,6 +94,7 @@ def test_a_convolution_of_images_of_several_sizes_counts_by_the_largest():
         model = Twice()
         fast_format(model, torch.zeros(1, 256, size, size))
         assert products_in(model) == products
+        assert model.training
 
 
 def test_asking_for_sizes_draws_nothing_and_fits_the_precision_of_the_model():

@@ -79,6 +79,7 @@ WORKLOADS: dict[str, Workload] = {
         channels=3,
         size=32,
         augment="crop-flip",
+        repeats=7,
         small=_NARROW,
     ),
     "mnist": Workload("MNIST, CNN a–e, 10 clients", "cnn", samples=200, tested=400, small=_NARROW),
