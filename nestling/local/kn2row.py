@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 Pair = tuple[int, int]
+Derivatives = tuple[Tensor | None, Tensor | None, Tensor | None]  # of images, weight and bias
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class _Place:
 class _Geometry:
     """The height and width of what a convolution writes, and all places of its kernel that meet a pixel."""
 
+    stride: Pair
+    padding: Pair
     size: Pair
     places: tuple[_Place, ...]
 
@@ -55,7 +57,7 @@ class Kn2row(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (images, channels, height, width) to the same of the output, channels last in memory."""
-        if input.dim() != 4:  # a single image, without a dimension for more
+        if input.dim() != 4 or torch._C._are_functorch_transforms_active():  # one image; inside of torch.func.vmap
             return super().forward(input)
         geometry = _geometry(input.shape[2:], self.weight.shape[2:], self.stride, self.padding)
         out: Tensor = _Products.apply(input, self.weight, self.bias, geometry)
@@ -82,28 +84,44 @@ class _Products(torch.autograd.Function):
             added += torch.mm(pixels[place.reads].flatten(0, 2), weight[place.at].t()).view(added.shape)
         if bias is not None:
             result += bias
-        ctx.save_for_backward(pixels, weight)
-        ctx.places = geometry.places
+        ctx.save_for_backward(images, weight)
+        ctx.geometry = geometry
         return result.permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        pixels, weight = ctx.saved_tensors
-        slope = slope.permute(0, 2, 3, 1).contiguous()
-        of_images, of_weight, of_bias = ctx.needs_input_grad[:3]
-        images = torch.zeros_like(pixels) if of_images else None
-        all_meet = len(ctx.places) == weight.shape[2:].numel()  # or else some of the kernel meets padding alone
-        weights = (torch.empty_like if all_meet else torch.zeros_like)(weight) if of_weight else None
-        for place in ctx.places:
-            came = slope[place.adds].flatten(0, 2)
-            if weights is not None:
-                torch.mm(came.t(), pixels[place.reads].flatten(0, 2), out=weights[place.at])
-            if images is not None:
-                added = images[place.reads]
-                added += torch.mm(came, weight[place.at]).view(added.shape)
-        bias = slope.sum((0, 1, 2)) if of_bias else None
-        return None if images is None else images.permute(0, 3, 1, 2), weights, bias, None
+        images, weight = ctx.saved_tensors
+        derivatives = _again if torch.is_grad_enabled() else _derivatives
+        return *derivatives(slope, images, weight, ctx.geometry, ctx.needs_input_grad[:3]), None
+
+
+def _derivatives(
+    slope: Tensor, images: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]
+) -> Derivatives:
+    slope, pixels = (one.permute(0, 2, 3, 1).contiguous() for one in (slope, images))
+    of_pixels = torch.zeros_like(pixels) if wanted[0] else None
+    all_meet = len(geometry.places) == weight.shape[2:].numel()  # or else some of the kernel meets padding alone
+    of_weight = (torch.empty_like if all_meet else torch.zeros_like)(weight) if wanted[1] else None
+    for place in geometry.places:
+        came = slope[place.adds].flatten(0, 2)
+        if of_weight is not None:
+            torch.mm(came.t(), pixels[place.reads].flatten(0, 2), out=of_weight[place.at])
+        if of_pixels is not None:
+            added = of_pixels[place.reads]
+            added += torch.mm(came, weight[place.at]).view(added.shape)
+    of_images = None if of_pixels is None else of_pixels.permute(0, 3, 1, 2)
+    return of_images, of_weight, slope.sum((0, 1, 2)) if wanted[2] else None
+
+
+def _again(
+    slope: Tensor, images: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]
+) -> Derivatives:
+    """The same by PyTorch's kernels, which have derivatives themselves: for losses that ask for those."""
+    found: Derivatives = torch.ops.aten.convolution_backward(
+        *(slope, images, weight, [len(weight)]),
+        *(geometry.stride, geometry.padding, (1, 1), False, (0, 0), 1, wanted),
+    )
+    return found
 
 
 @cache
@@ -117,7 +135,7 @@ def _geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair) -> _Geomet
         for row, reads, adds in rows
         for column, reads_too, adds_too in columns
     )
-    return _Geometry((height, width), places)
+    return _Geometry(stride, padding, (height, width), places)
 
 
 def _met(image: int, kernel: int, stride: int, padding: int, result: int) -> list[tuple[int, slice, slice]]:

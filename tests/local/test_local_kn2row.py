@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from local_cases import inputs_of, net_of
 from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from nestling.local import formats
 from nestling.local.cohort import Member, train_together
@@ -69,6 +70,40 @@ def test_derivatives_are_asked_for_one_by_one():
     assert layer.weight.grad is not None
     with torch.no_grad():
         assert not layer(images).requires_grad
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_derivatives_have_derivatives(bias):
+    layer = nn.Conv2d(3, 2, 3, stride=2, padding=1, bias=bias).double()
+    Kn2row.become(layer)
+    images = torch.randn(2, 3, 3, 3, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def run(images, *values):
+        return functional_call(layer, dict(zip(names, values, strict=True)), (images,))
+
+    assert torch.autograd.gradcheck(run, (images, *layer.parameters()))
+    assert torch.autograd.gradgradcheck(run, (images, *layer.parameters()))
+
+
+def test_transforms_of_functions_reach_through():
+    """Gradients sample by sample, as differential privacy asks for them."""
+    layer = nn.Conv2d(3, 2, 3, padding=1).double()
+    other = copy.deepcopy(layer)
+    Kn2row.become(other)
+    images = torch.randn(4, 3, 2, 2, dtype=torch.float64)
+
+    def per_sample(net):
+        def loss(weights, image):
+            return functional_call(net, weights, (image[None],)).square().sum()
+
+        weights = {name: value.detach() for name, value in net.named_parameters()}
+        return vmap(grad(loss), (None, 0))(weights, images)
+
+    wanted, found = per_sample(layer), per_sample(other)
+    assert found["weight"].shape == (4, 2, 3, 3, 3)
+    for name, value in wanted.items():
+        close(found[name], value)
 
 
 def test_a_single_image_needs_no_dimension_for_more():
