@@ -16,7 +16,7 @@ from nestling.bench import PARTS, chosen, measure, report
 from nestling.bench.apart import apart, most_memory
 from nestling.bench.rounds.asleep import asleep
 from nestling.bench.rounds.contest import Contestant, contest
-from nestling.bench.rounds.measure import _others, rounds
+from nestling.bench.rounds.measure import _others, _ratios, rounds
 from nestling.bench.rounds.others import FLOWER, LEAN, OTHERS, PFL, Other
 from nestling.bench.rounds.player import SYSTEMS, command
 from nestling.bench.rounds.workloads import find
@@ -130,6 +130,16 @@ def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
         ("Flower", "mnist"),
         *((LEAN.name, name) for name in LEAN.workloads),
     }
+
+
+def test_less_work_than_the_research_loop_does_has_no_bound():
+    turns = [{"round": 1.0, "evaluation": 1.0}]
+    slow = [{"round": 4.0, "evaluation": 3.0}]
+    told = {figure.note: figure for figure in _ratios("cifar10", {"cohorts": turns, "research": slow})}
+    same, less = told["the same work"], told["less work: the loop evaluates each round"]
+    assert (same.value, same.bound, same.ok) == (3.5, "≥ 4", False)
+    assert (round(less.value, 2), less.bound) == (6.36, "")
+    assert {figure.bound for figure in _ratios("mnist", {"cohorts": turns, "research": slow})} == {""}
 
 
 # workers and morphs train whole ResNets, which takes long; rounds are tested above

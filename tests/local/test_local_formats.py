@@ -81,32 +81,27 @@ def test_wide_convolutions_of_small_images_are_products():
     assert not any(layer._forward_hooks for layer in model)
 
 
+class Around(nn.Module):
+    """A wide convolution, and what a forward does with it."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.conv, self.use = nn.Conv2d(256, 256, 1), use
+
+    def forward(self, images):
+        return self.use(self.conv, images)
+
+
 def test_a_convolution_of_images_of_several_sizes_counts_by_the_largest():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(256, 256, 1)
-
-        def forward(self, images):
-            return self.conv(images).mean() + self.conv(images[..., :2, :2]).mean()
-
     for size, products in ((5, []), (4, ["conv"])):
-        model = Twice()
+        model = Around(lambda conv, images: conv(images).mean() + conv(images[..., :2, :2]).mean())
         fast_format(model, torch.zeros(1, 256, size, size))
         assert products_in(model) == products
         assert model.training
 
 
 def test_asking_for_sizes_draws_nothing_and_fits_the_precision_of_the_model():
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(256, 256, 1)
-
-        def forward(self, images):
-            return self.conv(images + torch.rand_like(images))
-
-    model = Noisy().double()
+    model = Around(lambda conv, images: conv(images + torch.rand_like(images))).double()
     before = torch.get_rng_state()
     fast_format(model, torch.zeros(1, 256, 2, 2))
     assert torch.equal(before, torch.get_rng_state())

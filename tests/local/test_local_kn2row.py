@@ -11,12 +11,12 @@ from local_cases import inputs_of, net_of
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from nestling.local import formats
+from nestling.local import formats, kn2row
 from nestling.local.cohort import Member, train_together
 from nestling.local.config import Local
 from nestling.local.formats import fast_format
 from nestling.local.grouped import Grouped
-from nestling.local.kn2row import Kn2row, can_be_products
+from nestling.local.kn2row import Kn2row, _derivatives, can_be_products
 from nestling.local.trial import verdict
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=150, database=None)
@@ -56,18 +56,26 @@ def test_outputs_and_gradients_are_those_of_pytorch(shape, outputs, kernel, stri
         assert two.grad.stride() == two.stride()  # or a step would have to copy it
 
 
-def test_derivatives_are_asked_for_one_by_one():
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_derivatives_that_nobody_asks_for_are_not_computed(wanted, monkeypatch):
+    """The first layer of a net, and frozen ones: half of the work."""
     layer = nn.Conv2d(3, 2, 3, padding=1).double()
     Kn2row.become(layer)
-    images = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    layer.weight.requires_grad_(False)
+    images = torch.randn(2, 3, 2, 2, dtype=torch.float64)
+    asked = (images, layer.weight, layer.bias)
+    for k, one in enumerate(asked):
+        one.requires_grad_(k == wanted)
+    computed = []
+
+    def watched(*given):
+        computed.append(_derivatives(*given))
+        return computed[-1]
+
+    monkeypatch.setattr(kn2row, "_derivatives", watched)
     layer(images).sum().backward()
-    assert layer.weight.grad is None
-    assert layer.bias.grad is not None
-    assert images.grad is not None
-    layer.weight.requires_grad_(True)
-    layer(images.detach()).sum().backward()
-    assert layer.weight.grad is not None
+    (found,) = computed
+    assert [one is not None for one in found] == [k == wanted for k in range(3)]
+    assert asked[wanted].grad is not None
     with torch.no_grad():
         assert not layer(images).requires_grad
 
