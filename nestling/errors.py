@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 
 class NestlingError(ValueError):
-    """The root of all errors that bad input to Nestling raises."""
+    """The root of all errors that bad input to Nestling raises.
+
+    Attributes
+    ----------
+    exit_code
+        What the command line exits with: 2 for bad input, 1 for a run that failed.
+    """
+
+    exit_code = 2
 
 
 class TraceError(NestlingError):
@@ -57,13 +65,21 @@ class MethodError(NestlingError):
 class TrainingError(NestlingError):
     """Training went where it cannot go on: the loss is no number any more."""
 
+    exit_code = 1
+
 
 class ConfigError(NestlingError):
     """An experiment was described by settings that do not exist or cannot be."""
 
 
 class RunError(NestlingError):
-    """A run directory cannot be used, or a round could not be finished."""
+    """A run directory cannot be used, or settings do not fit what a run needs."""
+
+
+class RunFailed(RunError):
+    """A run with good settings could not go on: workers died, the disk is full, memory is exhausted."""
+
+    exit_code = 1
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -126,7 +126,7 @@ def _complain(problem: Exception) -> int:
 
     code = 2
     if isinstance(problem, NestlingError):
-        sentence = str(problem)
+        code, sentence = problem.exit_code, str(problem)
     elif hasattr(problem, "format_message"):  # an error of click, which some versions of typer carry inside
         sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())  # from typer up to 0.24
         context = getattr(problem, "ctx", None)
