@@ -24,6 +24,7 @@ from nestling.axes.shrink import shrunk
 from nestling.axes.skeleton import copy_with
 from nestling.axes.trace import find_axes
 from nestling.cut import Plan, plan, submodel
+from nestling.draws import drawing
 from nestling.errors import AxisError, first_line
 
 
@@ -77,8 +78,7 @@ def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> R
     (True, 0.97)
     """
     rows: list[Row] = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with drawing(torch.Generator().manual_seed(0)), torch.no_grad():
         subject = _Subject(model, example, kwexample)
         bad = _permutations(subject, axes)
         tried = list(_submodels(model, axes, subject))

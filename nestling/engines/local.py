@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from nestling.draws import own_this_process
 from nestling.engines.attempt import TRIES, attempt, failure
 from nestling.engines.blocks import TRAVEL, Block
 from nestling.engines.engine import Failure, Reply, Shared, Work
@@ -197,6 +198,7 @@ def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
     torch.set_num_threads(1)
     keep_freed_memory()
+    own_this_process()
     work: Work | None = None
     make: Callable[[], Any] | None = None
     while True:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nestling.draws import own_this_process
 from nestling.engines.attempt import TRIES, attempt, failure
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.messages import dump, load, travels
@@ -212,6 +213,7 @@ class _Actor:
     def __init__(self, make: tuple[bytes, list[Any]], paths: list[str]) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
+        own_this_process()
         sys.path.extend(path for path in paths if path not in sys.path)  # what the caller can import, we can
         self._make = make
         self._work: Work | None = None

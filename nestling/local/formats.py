@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.draws import drawing
 from nestling.local.kn2row import Kn2row, can_be_products
 
 _WIDE = 256  # channels read and written from which on a convolution is faster with channels first,
@@ -59,7 +60,7 @@ def _pixels(model: nn.Module, layers: list[nn.Conv2d], example: tuple[Tensor, ..
     hooks = [layer.register_forward_hook(see) for layer in layers]
     training = model.training
     try:
-        with torch.random.fork_rng(devices=[]):  # whatever a forward draws, the caller's numbers stay
+        with drawing(torch.Generator().manual_seed(0)):  # whatever a forward draws, the caller's numbers stay
             model.eval()(*given)
     finally:
         model.train(training)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.errors import TrainingError
+from nestling.local.dropout import SeededDropout
 from nestling.local.flat import flat
 from nestling.local.kn2row import Kn2row
 
@@ -222,6 +223,7 @@ _LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: _LayerNorm,
     nn.Embedding: _Embedding,
     nn.Dropout: _Dropout,
+    SeededDropout: _Dropout,
 }
 _TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 

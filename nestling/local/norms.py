@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nestling.draws import drawing
 from nestling.local.device import exact
 
 _SAMPLES = 100  # that run together at most: more gain nothing, and take memory
@@ -125,8 +126,7 @@ def _may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     """
     if model not in _JOINED:
         try:
-            with torch.random.fork_rng(devices=[]):  # for a forward that draws, too
-                torch.default_generator.manual_seed(0)  # not GPUs' generators, which stay as they are
+            with drawing(torch.Generator().manual_seed(0)):  # for a forward that draws, too
                 _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
         except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
             _JOINED[model] = False

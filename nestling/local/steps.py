@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nestling.draws import no_draws
 from nestling.errors import ConfigError
 from nestling.local.config import Local
 from nestling.local.descent import Descent
@@ -70,10 +71,12 @@ class Steps:
     def step(self, loss: Tensor) -> None:
         """Move the weights to make a loss smaller."""
         if self._scaler is None or self._descent.torch is None:
-            loss.backward()
+            with no_draws():
+                loss.backward()
             self._descent.step(self._clip)
             return
-        self._scaler.scale(loss).backward()
+        with no_draws():
+            self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._descent.torch)
         if self._clip:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
+from nestling.local.dropout import find_draws, seed_dropout
 from nestling.local.norms import averaged, static, statistics
 from nestling.methods.between import Between
 from nestling.methods.soft_masks import Masks, logistic
@@ -108,7 +110,17 @@ def distil(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: 
     how
         The settings.
     """
+    try:
+        return _distil(task, masks, targets, begun, how, shared=False)
+    except DrawnInBackward:  # a forward pass that is run again there needs PyTorch's own generator
+        return _distil(task, masks, targets, begun, how, shared=True)
+
+
+def _distil(
+    task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation, *, shared: bool
+) -> Distilled:
     model = deepcopy(task.model)
+    seed_dropout(model)
     model.load_state_dict(dict(begun.weights))
     model.train()
     static(model)
@@ -124,8 +136,8 @@ def distil(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: 
         optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(task.seed)
     penalty, goal = begun.penalty, how.budget * float(masks.size({}))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(task.seed)  # dropout layers draw from here
+    everything = find_draws(model, task.ready(task.inputs[:2])).training
+    with drawing(torch.Generator().manual_seed(task.seed), everything=everything, shared=shared):
         for _ in range(how.epochs):
             for chosen in batches(torch.arange(len(task.inputs)), how.batch, stream):
                 drawn = {
@@ -136,7 +148,8 @@ def distil(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: 
                 price = penalty if not goal else penalty * _pull(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + price * masks.size(drawn)
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                with no_draws():
+                    loss.backward()
                 if local.clip:
                     nn.utils.clip_grad_norm_(trained.values(), local.clip, foreach=True)
                 optimizer.step()

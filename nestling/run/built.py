@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nestling.cut import Plan, submodel
+from nestling.local.dropout import seed_dropout
 from nestling.local.formats import fast_format
 from nestling.local.norms import static
 from nestling.local.scaler import scale
@@ -25,6 +26,7 @@ def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
 def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CPU) -> nn.Module:
     """Build the sub-model of a plan where it will be, ready to be given weights and trained."""
     model = plain(setting, plan, ratio)
+    seed_dropout(model)
     if device.type == "cpu":  # what is fast was measured there
         fast_format(model, setting.example(1))
     return model.to(device)

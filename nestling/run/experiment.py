@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from nestling.data import Dataset, Partition, Text
@@ -26,6 +24,7 @@ from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.config import Experiment, from_file
 from nestling.run.evaluate import evaluate, score
+from nestling.run.isolation import clean_torch
 from nestling.run.presets import find
 from nestling.run.record import Record, summary, write_models
 from nestling.run.round import play
@@ -122,7 +121,7 @@ def run(
     _able(chosen)
     folder = None if out is None else _new(Path(out))
     blueprint = Blueprint(chosen, model, dataset, partition, method)
-    with _one_thread():
+    with clean_torch(1, chosen.device):
         made = setting(blueprint)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +140,7 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
         raise RunError(f"{str(folder)!r} is not a run directory: it holds no config.toml")
     blueprint = Blueprint(from_file(folder / "config.toml"), **own)
     _able(blueprint.experiment)
-    with _one_thread():
+    with clean_torch(1, blueprint.experiment.device):
         made = setting(blueprint)
         server = checkpoint.read(folder, made) or Server.start(made, folder)
         return _play(blueprint, made, server, folder, watcher or Silent())
@@ -236,14 +235,3 @@ def _new(folder: Path) -> Path:
         )
         raise RunError(f"{str(folder)!r} is not empty: give another directory{hint}")
     return folder
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch use one thread: faster for small models, and the same numbers in every process."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import torch
 from torch import nn
 
 from nestling.axes import AxisMap, trace
 from nestling.cut import plan, submodel
 from nestling.data import Dataset, Text
+from nestling.draws import drawing
 from nestling.errors import ConfigError, nearest
 from nestling.imported import imported
 from nestling.nets import MODELS, build
 from nestling.nets.pretrained import start_from
 from nestling.run.config import Experiment
 from nestling.run.texts import blind, follows
-from nestling.seeds import derive
+from nestling.seeds import torch_stream
 
 
 def traced_model(
@@ -25,8 +25,7 @@ def traced_model(
 ) -> tuple[nn.Module, AxisMap, str]:
     """Return the global model with its initial weights, its axes, and what was taken of a file of weights."""
     settings, example = experiment.model, dataset.example(2)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(experiment.seed, "model"))
+    with drawing(torch_stream(experiment.seed, "model")):
         model = own if own is not None else _build(settings.name, settings.options, dataset)
     started = start_from(model, settings.weights).summary() if settings.weights else ""
     if isinstance(dataset, Text):
