@@ -121,6 +121,8 @@ def show(result: Result, place: Path, as_json: bool) -> None:
     )
     local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
     spent = amount(told["bytes_down"] + told["bytes_up"], BYTES)
+    if told["bytes_setup"]:
+        spent += f" and {amount(told['bytes_setup'], BYTES)} of frozen weights handed out"
     out().print(
         f"global {measured(final)}{local}; {spent} sent, "
         f"{amount(told['client_macs'])} MACs on clients, {told['seconds']:.0f} s",

@@ -45,6 +45,8 @@ class Tally:
         The axes of the whole model.
     state
         The state of the whole model that the clients started from; it is read, never written.
+    fixed
+        Names that are never merged, and that updates do not hold: frozen parameters.
 
     Examples
     --------
@@ -61,8 +63,9 @@ class Tally:
     (True, True)
     """
 
-    def __init__(self, axes: AxisMap, state: State) -> None:
+    def __init__(self, axes: AxisMap, state: State, fixed: frozenset[str] = frozenset()) -> None:
         self._axes = axes
+        self._fixed = fixed
         self._whole = cuts(axes, Plan())
         self._means: dict[object, Mean] = {}
         self._kind: object = None
@@ -75,9 +78,10 @@ class Tally:
         fits(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
-        floats = [name for name, old in self._state.items() if averaged(old) and name not in tied]
+        merged = {name: old for name, old in self._state.items() if name not in tied and name not in self._fixed}
+        floats = [name for name, old in merged.items() if averaged(old)]
         self._groups = _alike(self._axes, floats)
-        self._counters = {name: None for name, old in self._state.items() if not averaged(old) and name not in tied}
+        self._counters = {name: None for name, old in merged.items() if not averaged(old)}
         self._counted: dict[str, Tensor] = {}
         self._room, self._used = ROOM * sum(self._state[name].nbytes for name in floats), 0
         self._spare = {}
@@ -127,6 +131,8 @@ class Tally:
             raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
         weight = float(weight)
         how = cuts(self._axes, plan)
+        if self._fixed:
+            how = {name: cut for name, cut in how.items() if name not in self._fixed}
         here = accept(self._axes, self._state, state, how, trusted)
         part = {} if touched is None else self._touched(plan, touched)
         if not here:

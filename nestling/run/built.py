@@ -10,7 +10,7 @@ from torch import nn
 from nestling.cut import Plan, submodel
 from nestling.local.dropout import seed_dropout
 from nestling.local.formats import fast_format
-from nestling.local.norms import static
+from nestling.local.norms import keep_frozen, static
 from nestling.local.scaler import scale
 from nestling.run.setting import Setting
 
@@ -36,7 +36,8 @@ def plain(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
     """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself."""
     model = submodel(setting.model, setting.cut_axes, plan)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in setting.frozen)
+        parameter.requires_grad_(name not in setting.frozen and name not in setting.user_frozen)
+    keep_frozen(model)
     if setting.method.scaler:
         scale(model, setting.axes, ratio)
     if setting.method.static:

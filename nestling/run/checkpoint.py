@@ -35,6 +35,7 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
     best: dict[str, Any]
     private: dict[int, str]
     memories: dict[int, str]
+    setups: dict[int, list[str]] = {}
 
 
 def write(folder: Path, server: Server) -> None:
@@ -51,7 +52,9 @@ def write(folder: Path, server: Server) -> None:
     held = (server.state, server.memory, server.coverage, own, server.notes)
     for group, tensors in zip(_GROUPS, held, strict=True):
         write_whole(draft / f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
-    figures = _Figures(_FORMAT, server.round, server.counts, server.best, server.private.index, server.memories.index)
+    setups = {client: sorted(keys) for client, keys in server.setups.items()}
+    indices = server.private.index, server.memories.index
+    figures = _Figures(_FORMAT, server.round, server.counts, server.best, *indices, setups)
     write_whole(draft / "figures.json", msgspec.json.format(msgspec.json.encode(figures)))
     sync(draft)
     draft.rename(place / name)
@@ -97,8 +100,10 @@ def read(folder: Path, setting: Setting) -> Server | None:
         memories=memories,
         notes=groups["notes"],
         coverage=groups["coverage"],
-        counts={name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
-        tally=Tally(setting.cut_axes, state),
+        counts={"bytes_setup": 0}
+        | {name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
+        setups={client: frozenset(keys) for client, keys in figures.setups.items()},
+        tally=Tally(setting.cut_axes, state, setting.user_frozen),
         best=figures.best,
     )
 

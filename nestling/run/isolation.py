@@ -45,7 +45,8 @@ def clean_torch(threads: int, device: str) -> Iterator[None]:
         )
     with ExitStack() as stack:
         stack.enter_context(_PROCESS.held(threads))
-        stack.enter_context(torch.device("cpu"))  # our own tensors; models and batches are moved to `device`
+        if default.type != "cpu":  # our own tensors lie there; the context makes every operation slower
+            stack.enter_context(torch.device("cpu"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in {"cpu", torch.device(device).type}:

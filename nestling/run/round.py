@@ -43,7 +43,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     drawn = setting.sample(round)
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
-    finished, seconds = _in_time(setting, plans)
+    finished, seconds = _in_time(setting, server, plans)
     # the largest first: the same order for doing and merging lets few replies wait for others
     clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
     slices = Slices(engine, partial(server.slice, setting), (plans[client] for client in clients))
@@ -71,10 +71,10 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         correct += update.progress.correct
     if clients and not tally.clients:
         raise RunError(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
-    how = setting.experiment.server
+    how, trainable = setting.experiment.server, setting.parameters - setting.user_frozen
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(
-        how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
+        how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=trainable
     )
     server.submodels |= own.value()
     between(setting, before, server, rate)
@@ -113,19 +113,22 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
     trusted = update.upload is None
     server.tally.add(update.state, update.plan, weight, update.touched, clients=clients, trusted=trusted)
     server.cover(update.plan, clients)
+    for client in update.clients:
+        server.hand_out(setting, client, update.plan)
     travelled = clients * _bytes(setting, update.plan)
     server.counts["bytes_down"] += travelled
     server.counts["bytes_up"] += travelled if update.upload is None else len(update.upload)
     server.counts["client_macs"] += sum(_macs(setting, client, update.plan) for client in update.clients)
 
 
-def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:
+def _in_time(setting: Setting, server: Server, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:
     """Who is done before the deadline, and how long the round takes on their devices."""
     if setting.devices is None:
         return tuple(plans), 0.0
     timings = {}
     for client, plan in plans.items():
-        device, travelled = setting.devices.device_of(client), _bytes(setting, plan)
+        device = setting.devices.device_of(client)
+        travelled = _bytes(setting, plan) + server.setup_bytes(setting, client, plan)
         timings[client] = time_of(device, travelled, _bytes_up(setting, plan), _macs(setting, client, plan))
     clock = round_clock(timings, setting.experiment.fleet.deadline or None)
     return clock.finished, clock.seconds
@@ -138,7 +141,7 @@ def _macs(setting: Setting, client: int, plan: Plan) -> int:
 
 
 def _bytes(setting: Setting, plan: Plan) -> int:
-    """Bytes that travel one way: everything that is shared, but for statistics, which training does not use."""
+    """Bytes that travel one way: what is shared and trained; statistics of static norms are not used in training."""
     return setting.cost(plan).bytes - setting.kept_bytes(plan)
 
 

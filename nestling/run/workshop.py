@@ -126,6 +126,7 @@ class Workshop:
         state = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in kept.tensors.items()
+            if name not in made.user_frozen
         }
         memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
         memory = {name: tensor.cpu() for name, tensor in memory.items()}
@@ -174,10 +175,14 @@ class Workshop:
         )
         if self._alike(job.jobs):
             clients, touched = tuple(one.client for one in job.jobs), self._touched(job.jobs[0])
-            mean = trained.mean(self._weights(job.jobs))
+            mean = self._without_frozen(trained.mean(self._weights(job.jobs)))
             return [Update(clients, job.jobs[0].plan, touched, mean, summed(trained.progress))]
         told = zip(job.jobs, trained.states(), trained.progress, strict=True)
-        return [self._update(one, state, progress, {}) for one, state, progress in told]
+        return [self._update(one, self._without_frozen(state), progress, {}) for one, state, progress in told]
+
+    def _without_frozen(self, state: State) -> State:
+        frozen = self._setting.user_frozen
+        return {name: tensor for name, tensor in state.items() if name not in frozen} if frozen else state
 
     def _alike(self, jobs: Sequence[Train]) -> bool:
         """Whether the server needs no more of some clients than their mean: they trained the same, and keep nothing."""
