@@ -38,6 +38,7 @@ __all__ = [
     "fused_sgd_",
     "has_fused_sgd",
     "knows_transforms",
+    "replaced",
     "transforms_active",
     "tree_leaves",
     "tree_map_only",
@@ -144,6 +145,18 @@ def transforms_active() -> bool:
 def knows_transforms() -> bool:
     """Return whether `transforms_active` can be told: tried once per process."""
     return _works("_C._are_functorch_transforms_active", _try_transforms, "plain convolutions")
+
+
+def replaced() -> list[str]:
+    """Return the names of private functions that plain PyTorch stands in for here; this tries all of them.
+
+    >>> isinstance(replaced(), list)
+    True
+    """
+    found = [name for name, (plain, _) in _LOOPS.items() if _chosen(name) is plain]
+    found += [] if has_fused_sgd() else ["_fused_sgd_"]
+    found += [] if knows_transforms() else ["_C._are_functorch_transforms_active"]
+    return [f"torch.{name}" for name in found]
 
 
 def _works(name: str, attempt: Callable[[], bool], instead: str) -> bool:

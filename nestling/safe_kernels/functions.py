@@ -107,7 +107,7 @@ def instance_norm(*args: Any, **kwargs: Any) -> Tensor:
 
 
 class _Thinned(torch.autograd.Function):
-    """Every so manieth pixel; its gradient is spread over zeros that lie in memory as the pixels do."""
+    """The pixels at some steps; their gradient is spread over zeros that lie in memory as the pixels do."""
 
     generate_vmap_rule = True
 
