@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from nestling.axes import AxisMap
 from nestling.axes.compare import difference, grown
@@ -26,6 +25,8 @@ from nestling.axes.trace import find_axes
 from nestling.cut import Plan, plan, submodel
 from nestling.draws import drawing
 from nestling.errors import AxisError, first_line
+from nestling.safe_kernels import SafeKernels
+from nestling.torch_private import tree_map_only
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ class _Subject:
 
     def run(self, model: nn.Module) -> list[Tensor]:
         """Return the floating-point outputs of `model`."""
-        return [out for out in outputs_of(model(*self.example, **self.kwexample)) if out.is_floating_point()]
+        with SafeKernels():  # what is built from it is trained for a step, too
+            return [out for out in outputs_of(model(*self.example, **self.kwexample)) if out.is_floating_point()]
 
     def differs(self, outputs: list[Tensor]) -> bool:
         """Whether `outputs` are not those of the model as it is."""

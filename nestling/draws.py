@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from nestling.torch_private import TorchDispatchMode
 
 _T = TypeVar("_T")
 _LOCAL = threading.local()

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from nestling.axes.axismap import AxisMap
 from nestling.axes.blocks import CARRIERS, BlockFinder, Streams
@@ -29,6 +28,7 @@ from nestling.axes.skeleton import copy_with, tensors
 from nestling.axes.unify import Clash, Node, find, freeze, leaves, use
 from nestling.draws import drawing
 from nestling.errors import NestlingError, TraceError, first_line
+from nestling.torch_private import tree_leaves
 
 _FEW = 12  # groups that are tried one by one when not all of them follow
 _FAST_ATTENTION = threading.RLock()

@@ -26,6 +26,7 @@ from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
 from nestling.cut.sums import Sums
 from nestling.errors import PlanError, StateError, nearest
+from nestling.torch_private import foreach_maximum_
 
 _T = TypeVar("_T")
 ROOM = 5.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
@@ -144,7 +145,7 @@ class Tally:
             if name not in self._counted:
                 self._counted[name] = state[name].clone()
         if seen:
-            torch._foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
+            foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
         rest = [names for names in self._groups if names[0] in how and names not in part]
         if part:
             inside = {name: cut for names, (cut, _) in part.items() for name in names}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nestling.draws import drawing
 from nestling.local.kn2row import Kn2row, can_be_products
+from nestling.safe_kernels import guard
 
 _WIDE = 256  # channels read and written from which on a convolution is faster with channels first,
 _FEW = 16  # or, where it writes images of no more pixels than these, as products
@@ -35,6 +36,7 @@ def fast_format(model: nn.Module, *example: Tensor) -> None:
     >>> [type(layer).__name__ for layer in model]
     ['Conv2d', 'Conv2d', 'Kn2row']
     """
+    guard(model)  # some kernels for channels last write where they must not
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     wide = [layer for layer in layers if min(layer.weight.shape[:2]) >= _WIDE]
     pixels = _pixels(model, wide, example) if wide and example else {}

@@ -74,11 +74,12 @@ def static(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
+def statistics(model: nn.Module, batches: Iterable[Tensor], join: bool = True) -> tuple[dict[str, Tensor], int]:
     """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
 
     Only the norms are in training mode: a dropout layer or a Scaler would change what they see. Small batches of one
-    shape run through the model together, but through each norm one by one: the same statistics, sooner.
+    shape run through the model together, but through each norm one by one: the same statistics, sooner; without `join`
+    they do not.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
     told = _Told()
     count = 0
     for alike in _alike(batches):
-        together = len(alike) > 1 and _may_join(model, alike)
+        together = join and len(alike) > 1 and _may_join(model, alike)
         for parts in [alike] if together else [[batch] for batch in alike]:
             told.ask(model, parts)
         count += len(alike)

@@ -45,8 +45,8 @@ class Steps:
         The settings of training, and this round's learning rate.
     half
         The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
-    room
-        As `Descent` takes it.
+    room, fast
+        As `Descent` takes them.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class Steps:
         lr: float,
         half: torch.dtype | None = None,
         room: list[Tensor] | None = None,
+        *,
+        fast: bool = True,
     ) -> None:
         self._parameters, self._clip, self._half = parameters, how.clip, half
         self._device = parameters[0].device.type if parameters else "cpu"
         self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
-        self._descent = Descent(parameters, how, lr, self._scaler is None, room)
+        self._descent = Descent(parameters, how, lr, self._scaler is None, room, fast=fast)
 
     def forward(self) -> AbstractContextManager[None]:
         """Where the loss is computed."""

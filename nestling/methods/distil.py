@@ -19,6 +19,7 @@ from nestling.local.dropout import find_draws, seed_dropout
 from nestling.local.norms import averaged, keep_frozen, static, statistics
 from nestling.methods.between import Between
 from nestling.methods.soft_masks import Masks, logistic
+from nestling.safe_kernels import SafeKernels, guard
 
 State = Mapping[str, Tensor]
 _NEAR = 0.1  # of a budget: λ grows while the size is farther off than this, and acts in proportion within it
@@ -120,6 +121,7 @@ def _distil(
     task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation, *, shared: bool
 ) -> Distilled:
     model = deepcopy(task.model)
+    guard(model, task.ready(task.inputs[:1]))
     seed_dropout(model)
     model.load_state_dict(dict(begun.weights))
     model.train()
@@ -186,12 +188,14 @@ def _pull(masks: Masks, scores: State, goal: float) -> float:
 def said(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
     """What a model in evaluation mode says of some batches: probabilities, (samples, classes)."""
     model.eval()
-    return torch.cat([F.softmax(model(part), -1) for part in parts])
+    with SafeKernels():
+        return torch.cat([F.softmax(model(part), -1) for part in parts])
 
 
 def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
     """The state of a model with the statistics of its norms taken anew from some batches."""
     keep_frozen(model)
     state = model.state_dict()
-    told = averaged([statistics(model, parts)])
+    with SafeKernels():
+        told = averaged([statistics(model, parts)])
     return {name: told[name].to(value.dtype) if name in told else value for name, value in state.items()}

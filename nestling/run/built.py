@@ -13,6 +13,7 @@ from nestling.local.formats import fast_format
 from nestling.local.norms import keep_frozen, static
 from nestling.local.scaler import scale
 from nestling.run.setting import Setting
+from nestling.safe_kernels import guard
 
 _CPU = torch.device("cpu")
 
@@ -27,14 +28,15 @@ def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CP
     """Build the sub-model of a plan where it will be, ready to be given weights and trained."""
     model = plain(setting, plan, ratio)
     seed_dropout(model)
-    if device.type == "cpu":  # what is fast was measured there
+    if device.type == "cpu" and setting.experiment.accelerate != "off":  # what is fast was measured there
         fast_format(model, setting.example(1))
     return model.to(device)
 
 
 def plain(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
-    """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself."""
+    """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself, yet safely."""
     model = submodel(setting.model, setting.cut_axes, plan)
+    guard(model, setting.example(1))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in setting.frozen and name not in setting.user_frozen)
     keep_frozen(model)

@@ -132,6 +132,15 @@ class Experiment(_Settings, frozen=True):
     select
         Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
         fewer bytes, and the same result, as the masked loss uses no others.
+    threads
+        Threads that PyTorch uses in each worker for one operation. Another number than 1 may change the last bits of
+        figures, and pays for large models and few workers alone.
+    accelerate
+        ``"auto"``, or ``"off"`` for plain PyTorch: no channels-last memory, no convolutions as products, `torch.optim`
+        and `torch.nn.functional.cross_entropy` as they are, no cohorts, no batches that are joined for the statistics
+        of norms, no samples made ready at once. It is slower, and changes the last bits of figures: for comparison,
+        and where a kernel is under suspicion. Kernels that are known to corrupt memory or to answer wrongly stay
+        replaced (`nestling.safe_kernels`).
     cohort
         How many small clients of one shape train together, as one grouped network: ``"auto"`` as many as pays by
         measurement, ``"off"`` none, or at most so many. It changes the last bits of figures.
@@ -154,6 +163,8 @@ class Experiment(_Settings, frozen=True):
     device: str = "cpu"
     precision: Precision = "full"
     cohort: str | int = "auto"
+    threads: Count = 1
+    accelerate: Literal["auto", "off"] = "auto"
     checkpoint: Count = 10
     select: bool = False
     model: Model = Model()

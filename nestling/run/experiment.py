@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from nestling.data import Dataset, Partition, Text
@@ -121,7 +122,7 @@ def run(
     _able(chosen)
     folder = None if out is None else _new(Path(out))
     blueprint = Blueprint(chosen, model, dataset, partition, method)
-    with clean_torch(1, chosen.device):
+    with clean_torch(chosen.threads, chosen.device):
         made = setting(blueprint)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
         raise RunError(f"{str(folder)!r} is not a run directory: it holds no config.toml")
     blueprint = Blueprint(from_file(folder / "config.toml"), **own)
     _able(blueprint.experiment)
-    with clean_torch(1, blueprint.experiment.device):
+    with clean_torch(blueprint.experiment.threads, blueprint.experiment.device):
         made = setting(blueprint)
         server = checkpoint.read(folder, made) or Server.start(made, folder)
         return _play(blueprint, made, server, folder, watcher or Silent())
@@ -203,8 +204,15 @@ def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
     """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
     experiment = made.experiment
     if (experiment.engine == "local" and experiment.workers == 1) or travels(made.model):
-        return partial(Workshop, made)
-    return partial(Workshop.from_blueprint, replace(blueprint, dataset=made.dataset, partition=made.partition))
+        return partial(_workshop, experiment.threads, partial(Workshop, made))
+    blueprint = replace(blueprint, dataset=made.dataset, partition=made.partition)
+    return partial(_workshop, experiment.threads, partial(Workshop.from_blueprint, blueprint))
+
+
+def _workshop(threads: int, make: Callable[[], Workshop]) -> Workshop:
+    """Build a workshop in the process that it is for, in which PyTorch uses so many threads from now on."""
+    torch.set_num_threads(threads)
+    return make()
 
 
 def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:

@@ -83,6 +83,8 @@ def summary(
         "dataset": setting.dataset.name,
         "partition": experiment.data.partition,
         "seed": experiment.seed,
+        "accelerate": experiment.accelerate,
+        "threads": experiment.threads,
         "rounds": experiment.rounds,
         "rounds_done": server.round,
         "final": {"round": server.round, **final},

@@ -47,6 +47,7 @@ class Workshop:
         self._setting = made
         self._device = device or find_device(made.experiment.device)
         self._half = half_of(self._device, made.experiment.precision)
+        self._fast = made.experiment.accelerate != "off"
         self._models = Models(made, self._device)
 
     @classmethod
@@ -97,6 +98,7 @@ class Workshop:
             kept.scratch,
             self._here(job.memory),
             made.dataset.classes - len(made.partition.labels[job.client]) if own else 0,
+            self._fast,
         )
         augment = torch_stream(seed, "augment", job.round, job.client)
         samples, batch = self._own_samples(job.client, own, augment)
@@ -276,7 +278,7 @@ class Workshop:
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
         """A client's samples by number, and what gives the inputs and targets of some numbers."""
         made, held = self._setting, self._setting.partition.train[client]
-        few = made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
+        few = self._fast and made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
         if not few or made.images.augment != "none" or rows:
             return held, partial(self._batch, client=client, rows=rows, generator=generator)
         # nothing is drawn: all of them once, as making a batch ready takes as long as a step of a small model
@@ -322,7 +324,8 @@ class Workshop:
         return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
-        return statistics(model, chain.from_iterable(self._inputs(client, batch) for client in clients))
+        parts = chain.from_iterable(self._inputs(client, batch) for client in clients)
+        return statistics(model, parts, join=self._fast)
 
     def _inputs(self, client: int, batch: int) -> Iterator[Tensor]:
         """A client's samples in batches, as a model reads them."""
