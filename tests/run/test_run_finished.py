@@ -1,0 +1,42 @@
+"""A run that is over is not touched again, whatever its method; one killed just before its end ends the same."""
+
+import pytest
+from run_cases import told
+
+from nestling.methods import names
+from nestling.run import find, resume, run
+
+QUICK = [
+    "rounds=2",
+    "local.epochs=1",
+    "data.samples=200",
+    "evaluate.every=1",
+    "evaluate.samples=50",
+    "fleet.clients=4",
+    "fleet.per_round=2",
+    "checkpoint=1",
+]
+
+
+def quick(method):
+    more = ["options.every=1"] if "morph" in method else []
+    return find(f"{method}-digits").with_settings([*QUICK, *more])
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("method", names())
+def test_resuming_changes_nothing(tmp_path, method):
+    first = run(quick(method), out=tmp_path / "run")
+    before, end = content(tmp_path / "run"), told(tmp_path / "run")
+    again = resume(tmp_path / "run")
+    assert content(tmp_path / "run") == before
+    assert again.summary == first.summary
+    assert again.rounds == first.rounds
+    assert ("networks" in again.summary["final"]) == ("morph" in method)
+    (tmp_path / "run" / "summary.json").unlink()  # as after a kill between the last checkpoint and the end
+    (tmp_path / "run" / "model.safetensors").unlink()
+    resume(tmp_path / "run")
+    assert told(tmp_path / "run") == end
