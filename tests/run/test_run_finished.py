@@ -9,17 +9,24 @@ from nestling.run import find, resume, run
 QUICK = [
     "rounds=2",
     "local.epochs=1",
-    "data.samples=200",
+    "data.samples=80",
     "evaluate.every=1",
-    "evaluate.samples=50",
+    "evaluate.samples=20",
     "fleet.clients=4",
     "fleet.per_round=2",
     "checkpoint=1",
+    "cohort=off",
 ]
+SMALL = {  # what presets have for these methods, only smaller
+    "depthfl": ["model.options.widths=[16, 16, 16, 16]", "fleet.levels=0.6-1"],
+    "nefl": ["model.options.widths=[16, 16, 16, 16]", "fleet.levels=0.6-1"],
+    "fedmorph": ["model.options.widths=[8, 16]", "options.every=1"],
+    "fedmorphprox": ["model.options.widths=[8, 16]", "options.every=1"],
+}
 
 
 def quick(method):
-    more = ["options.every=1"] if "morph" in method else []
+    more = SMALL.get(method, ["model.options.widths=[8, 16]", "fleet.levels=a-c"])
     return find(f"{method}-digits").with_settings([*QUICK, *more])
 
 
