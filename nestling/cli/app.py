@@ -50,7 +50,9 @@ app.command(
         "nestling run experiment.toml local.lr=0.05",
     ),
 )(run_command)
-app.command("resume", epilog=_examples("nestling resume runs/first"))(resume_command)
+app.command("resume", epilog=_examples("nestling resume runs/first", "nestling resume runs/first rounds=50 workers=2"))(
+    resume_command
+)
 app.command(
     "compare",
     epilog=_examples(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,7 @@ def compare_command(
     """
     with working("reading the settings"):
         from nestling import report  # noqa: PLC0415
+        from nestling.run.lock import locked  # noqa: PLC0415
 
         settings = [source for source in sources if "=" in source]
         if data_dir is not None:
@@ -51,18 +53,18 @@ def compare_command(
         chosen = [source for source in sources if "=" not in source]
         there = [Path(source) for source in chosen if Path(source).is_dir()]
         wanted = _wanted([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
-    failed = {}
-    if wanted:
-        failed = _watched(wanted, processes or os.cpu_count() or 1)
-    runs = report.find([*there, *(place for place in wanted if place not in failed)]) if there or wanted else []
+    with locked(folder) if wanted else nullcontext():
+        failed = _watched(wanted, processes or os.cpu_count() or 1) if wanted else {}
+        runs = report.find([*there, *(place for place in wanted if place not in failed)]) if there or wanted else []
+        if page and runs:
+            place = (folder if wanted else there[0]) / "report.html"
+            report.write(runs, place)
     rows = report.compare(runs)
     if as_json:
         print_json(rows)
     else:
         print_table(*report.terminal(rows), caption=report.NOTE)
     if page and runs:
-        place = (folder if wanted else there[0]) / "report.html"
-        report.write(runs, place)
         (err() if as_json else out()).print(f"the page: {place}", soft_wrap=True)
     if failed:
         place, problem = next(iter(failed.items()))

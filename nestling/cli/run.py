@@ -45,26 +45,42 @@ def run_command(
     """
     with working("reading the settings"):
         from nestling.run import find, run  # noqa: PLC0415
+        from nestling.run.directory import claim, remove_if_empty  # noqa: PLC0415
         from nestling.run.record import title  # noqa: PLC0415
 
         given = list(settings or [])
         if data_dir is not None:
             given.append(f"data.dir={data_dir!r}")
         experiment = find(source).with_settings(given)
-    place = folder or free(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
-    result = watched(title(experiment), place, tensorboard, lambda watcher: run(experiment, out=place, watcher=watcher))
+    place = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
+    try:
+        result = watched(
+            title(experiment), place, tensorboard, lambda watcher: run(experiment, out=place, watcher=watcher)
+        )
+    finally:
+        if folder is None:
+            remove_if_empty(place, place.parent)  # where no run could begin
     show(result, place, as_json)
 
 
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the run.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that may change: rounds, workers, engine, address, …"),
+    ] = None,
+    *,
     tensorboard: Board = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run from its last checkpoint: the figures will be those of a run never interrupted."""
+    """Go on with a run from its last checkpoint: the figures will be those of a run never interrupted.
+
+    With rounds=N it gets N rounds in all, where earlier rounds do not depend on how many there are.
+    """
     with working("reading the run"):
         from nestling.run import resume  # noqa: PLC0415
-    result = watched(folder.name, folder, tensorboard, lambda watcher: resume(folder, watcher=watcher))
+    given = settings or []
+    result = watched(folder.name, folder, tensorboard, lambda watcher: resume(folder, settings=given, watcher=watcher))
     show(result, folder, as_json)
 
 
@@ -80,15 +96,6 @@ def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], 
             stack.close()
             err().print(f"stopped; all whole rounds are saved: nestling resume {place}", soft_wrap=True)
             raise
-
-
-def free(place: Path) -> Path:
-    """A directory that is not there yet: the one given, or with -2, -3, … at its end."""
-    tried, number = place, 1
-    while tried.exists():
-        number += 1
-        tried = place.with_name(f"{place.name}-{number}")
-    return tried
 
 
 def show(result: Result, place: Path, as_json: bool) -> None:

@@ -57,6 +57,7 @@ def with_feddyn(method: Method, alpha: float) -> Method:
         proximal=method.proximal + alpha,
         remember=partial(gradients, alpha=alpha),
         between=partial(corrected, alpha=alpha),
+        endless=True,
         weighting="none",
         alike=True,
     )

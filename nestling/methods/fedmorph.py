@@ -178,6 +178,7 @@ def fedmorph(
         deploy=best_units,
         notes=Start(ratio, literal_start, penalty),
         between=partial(morph, every=every, how=how, constraint=constraint),
+        endless=not every,
         whole=large_network,
         weighting="samples",
         unlabelled=every > 0,

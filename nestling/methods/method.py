@@ -139,6 +139,8 @@ class Method:
         What the server remembers for the method before the first round; the turn's round and client mean nothing.
     between
         What the server does after a round's merge.
+    endless
+        Whether `between` ignores how many rounds there will be, so that a run can be extended to more of them.
     whole
         The whole model that is tested and saved, from a turn's notes, statistics of norms included; None where it is
         what slices are merged into. The turn's round and client mean nothing.
@@ -165,5 +167,6 @@ class Method:
     remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
     notes: Callable[[Turn], dict[str, Tensor]] = no_notes
     between: Callable[[Between], After] | None = None
+    endless: bool = False
     whole: Callable[[Turn], State | None] = as_merged
     unlabelled: bool = False

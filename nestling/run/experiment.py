@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,19 @@ from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.messages import travels
 from nestling.engines.ray import need_ray
 from nestling.errors import RunError
+from nestling.events import report
 from nestling.files import write_whole
 from nestling.local.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
+from nestling.run.changes import check_rounds, check_settings
 from nestling.run.config import Experiment, from_file
+from nestling.run.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.run.evaluate import evaluate, score
+from nestling.run.identity import Identity, config_text, describe, with_names
 from nestling.run.isolation import clean_torch
 from nestling.run.presets import find
-from nestling.run.record import Record, summary, write_models
+from nestling.run.record import Record, due, summary, write_models
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
@@ -120,68 +124,169 @@ def run(
     """
     chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
     _able(chosen)
-    folder = None if out is None else _new(Path(out))
+    folder = None if out is None else Path(out)
     blueprint = Blueprint(chosen, model, dataset, partition, method)
-    with clean_torch(chosen.threads, chosen.device):
+    blueprint = replace(blueprint, experiment=with_names(blueprint))
+    with new_run(folder) if folder is not None else nullcontext(), clean_torch(chosen.threads, chosen.device):
+        objects = describe(blueprint) if folder is not None else {}
         made = setting(blueprint)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "config.toml", chosen.to_toml().encode())
+            Identity.of(made, objects).write(folder)
+            write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
         server = Server.start(made, folder)
         return _play(blueprint, made, server, folder, watcher or Silent())
 
 
-def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Result:
+def resume(
+    out: str | Path,
+    *,
+    rounds: int | None = None,
+    settings: Iterable[str] = (),
+    model: nn.Module | None = None,
+    dataset: Dataset | Text | None = None,
+    partition: Partition | None = None,
+    method: Method | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
     """Go on with a run from its last checkpoint; a run that is over gives its result again.
 
-    A model, dataset, partition or method of your own must be given again, the same as before.
+    Parameters
+    ----------
+    out
+        The directory of the run.
+    rounds
+        How many rounds the run shall have in all. The result is that of one long run, so this is refused where
+        earlier rounds depend on how many there are.
+    settings
+        Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
+    model, dataset, partition, method
+        Your own, the same as the run was started with.
+    watcher
+        Is told of every round.
+
+    Examples
+    --------
+    >>> import tempfile, nestling
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     experiment = find("fedavg-digits").with_settings(["rounds=1", "local.epochs=1"])
+    ...     first = nestling.run(experiment, out=f"{folder}/run")
+    ...     longer = nestling.resume(f"{folder}/run", rounds=2)
+    >>> len(first.rounds), len(longer.rounds)
+    (1, 2)
     """
     folder = Path(out)
-    if not (folder / "config.toml").is_file():
-        raise RunError(f"{str(folder)!r} is not a run directory: it holds no config.toml")
-    blueprint = Blueprint(from_file(folder / "config.toml"), **own)
-    _able(blueprint.experiment)
-    with clean_torch(blueprint.experiment.threads, blueprint.experiment.device):
-        made = setting(blueprint)
-        server = checkpoint.read(folder, made) or Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+    with begun_run(folder):
+        written = from_file(folder / CONFIG)
+        experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
+        blueprint = Blueprint(experiment, model, dataset, partition, method)
+        objects = describe(blueprint)
+        identity = Identity.read(folder)
+        first = written if identity is None else identity.began
+        if identity is not None:
+            identity.check_objects(folder, objects)
+        check_settings(folder, first, experiment)
+        _able(experiment)
+        with clean_torch(experiment.threads, experiment.device):
+            made = setting(blueprint)
+            server = checkpoint.read(folder, made)
+            if identity is not None:
+                identity.check_built(folder, made, started_over=server is None)
+                identity.check_machine()
+            if server is None:
+                _check_never_saved(folder)
+                server = Server.start(made, folder)
+            check_rounds(first, experiment, made.method, server.round)
+            finished = _finished(folder, made, server)
+            if finished is not None:
+                return finished
+            if experiment != written:
+                write_whole(folder / CONFIG, config_text(experiment, objects))
+            (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
+            checkpoint.clean(folder, server)
+            return _play(blueprint, made, server, folder, watcher or Silent())
 
 
 def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher) -> Result:
     experiment = made.experiment
-    record = Record(folder, server.round)
+    record = _record(folder, experiment, server)
+    server.best = _best(record)
     began = time.perf_counter() - _spent(folder)
     watcher.start(made, server)
-    final, local = _last(record)
+    local: dict[str, float] | None = None
     engine = _engine(blueprint, made)
     try:
         while server.round < experiment.rounds:
             after, told = play(made, server, engine, watcher.job)
-            if after.round % experiment.evaluate.every == 0 or after.round == experiment.rounds:
+            if due(experiment, after.round):
                 watcher.testing()
-                final, local = evaluate(made, after, engine)
-                told["evaluation"] = final
-                if not after.best or score(final) > score(after.best):
-                    after.best = {"round": after.round, **final}
+                told["evaluation"], local = evaluate(made, after, engine)
+                after.best = _better(after.best, told)
             record.add(told)
             server = after
             watcher.round(told)
             if folder is not None and server.round % experiment.checkpoint == 0:
                 _save(folder, server, record, time.perf_counter() - began)
-        if local is None:  # a run that was over already: its clients' accuracies are not in its record
-            final, local = evaluate(made, server, engine)
+        if local is None:  # all rounds were done already: its clients' accuracies are not in its record
+            figures, local = evaluate(made, server, engine)
+            if "evaluation" not in record.rounds[-1]:  # there were to be more rounds
+                record.evaluated(figures)
+                server.best = _best(record)
     except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
         if folder is not None and server.round:
             _save(folder, server, record, time.perf_counter() - began)
         raise
     finally:
         engine.close()
-    told = summary(made, server, final, local, time.perf_counter() - began)
+    final, seconds = record.rounds[-1]["evaluation"], time.perf_counter() - began
+    told = summary(made, server, final, local, seconds, handed=blueprint.handed())
     if folder is not None:
         _save(folder, server, record, time.perf_counter() - began)
         write_models(folder, made, server)
-        write_whole(folder / "summary.json", (json.dumps(told, indent=2) + "\n").encode())
+        write_whole(folder / SUMMARY, (json.dumps(told, indent=2) + "\n").encode())
     return Result(told, record.rounds, server.state, made)
+
+
+def _record(folder: Path | None, experiment: Experiment, server: Server) -> Record:
+    digest = "" if folder is None else checkpoint.metrics_digest(folder, server.round)
+    return Record(folder, server.round, experiment, digest)
+
+
+def _best(record: Record) -> dict[str, Any]:
+    """Return the best evaluation of a record, and its round; empty before the first."""
+    best: dict[str, Any] = {}
+    for told in record.rounds:
+        best = _better(best, told) if "evaluation" in told else best
+    return best
+
+
+def _better(best: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Return the better of the best evaluation so far and that of a round."""
+    figures = told["evaluation"]
+    return {"round": told["round"], **figures} if not best or score(figures) > score(best) else best
+
+
+def _finished(folder: Path, made: Setting, server: Server) -> Result | None:
+    """Return the result of a run that is over, as its directory holds it; None where something is left to do."""
+    experiment = made.experiment
+    if server.round < experiment.rounds or not (folder / MODEL).is_file():
+        return None
+    try:
+        told = json.loads((folder / SUMMARY).read_bytes())
+        complete = told["rounds"] == told["rounds_done"] == experiment.rounds
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        report("summary damaged", f"{folder / SUMMARY} cannot be read, so it is written again")
+        return None
+    return Result(told, _record(folder, experiment, server).rounds, server.state, made) if complete else None
+
+
+def _check_never_saved(folder: Path) -> None:
+    """Raise where a directory has no checkpoint but had one: to start over would throw its rounds away."""
+    if (folder / SECONDS).exists() or (folder / SUMMARY).exists():  # both are written after the first checkpoint
+        raise RunError(
+            f"{str(folder)!r} has lost all its checkpoints: put back a copy of {CHECKPOINTS!r}, or start a new run"
+        )
 
 
 def _able(experiment: Experiment) -> None:
@@ -217,29 +322,17 @@ def _workshop(threads: int, make: Callable[[], Workshop]) -> Workshop:
 
 def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:
     record.sync()
-    checkpoint.write(folder, server)
-    write_whole(folder / "seconds.json", json.dumps({"seconds": seconds}).encode())
+    checkpoint.write(folder, server, record.digest(server.round))
+    write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())
 
 
 def _spent(folder: Path | None) -> float:
     """Seconds that earlier parts of this run took, as of its last checkpoint."""
-    path = None if folder is None else folder / "seconds.json"
+    path = None if folder is None else folder / SECONDS
     if path is None or not path.exists():
         return 0.0
-    return float(json.loads(path.read_text())["seconds"])
-
-
-def _last(record: Record) -> tuple[dict[str, Any], dict[str, float] | None]:
-    """The figures of the last evaluation in a record; nothing is known of single clients."""
-    return next((told["evaluation"] for told in reversed(record.rounds) if "evaluation" in told), {}), None
-
-
-def _new(folder: Path) -> Path:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        hint = (
-            f"; 'nestling resume {shlex.quote(str(folder))}' goes on with it"
-            if (folder / "config.toml").exists()
-            else ""
-        )
-        raise RunError(f"{str(folder)!r} is not empty: give another directory{hint}")
-    return folder
+    try:
+        return float(json.loads(path.read_bytes())["seconds"])
+    except (ValueError, KeyError, TypeError):
+        report("stop watch lost", f"{path} cannot be read: the time that this run takes is counted from now on")
+        return 0.0

@@ -8,8 +8,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 
 from nestling.errors import NestlingError, RunError, first_line
+from nestling.run.changes import HARMLESS, changed_settings
 from nestling.run.config import Experiment, from_file
+from nestling.run.directory import CONFIG, METRICS, SUMMARY
 from nestling.run.experiment import resume, run
+from nestling.run.record import written
 
 _POLL = 0.5  # seconds between looks at how far the experiments are
 
@@ -18,6 +21,8 @@ def run_many(
     wanted: Mapping[Path, Experiment], processes: int = 1, look: Callable[[int, int], None] = lambda done, of: None
 ) -> dict[Path, str]:
     """Run every experiment into its directory; go on with those that were interrupted, leave those that are done.
+
+    Every run holds the lock of its directory: one that is being written by another process fails with that sentence.
 
     Parameters
     ----------
@@ -61,21 +66,24 @@ def run_many(
 
 def _one(folder: Path, settings: str) -> None:
     """Run or go on with one experiment, in a process of its own."""
-    if (folder / "summary.json").exists():
+    experiment = Experiment.from_toml(settings)
+    if (folder / SUMMARY).exists():
         return
-    if (folder / "config.toml").exists():
-        resume(folder)
+    if (folder / CONFIG).exists():
+        changed = changed_settings(from_file(folder / CONFIG), experiment)
+        resume(folder, settings=[f"{key}={written(new)}" for key, (_, new) in changed.items()])
     else:
-        run(Experiment.from_toml(settings), out=folder)
+        run(experiment, out=folder)
 
 
 def _same(folder: Path, experiment: Experiment) -> None:
-    """Raise where a directory holds a run of other settings."""
-    path = folder / "config.toml"
-    if path.exists() and from_file(path) != experiment:
-        raise RunError(f"{str(folder)!r} holds a run with other settings: give another --out")
+    """Raise where a directory holds a run of other settings than those that cannot change its numbers."""
+    path = folder / CONFIG
+    other = sorted(changed_settings(from_file(path), experiment).keys() - HARMLESS) if path.exists() else []
+    if other:
+        raise RunError(f"{str(folder)!r} holds a run with other settings ({', '.join(other)}): give another --out")
 
 
 def _rounds(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -5,9 +5,10 @@ metrics.jsonl holds nothing that depends on the clock, so that the same seed giv
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from nestling.cut.wire import save
 from nestling.errors import RunError
 from nestling.files import sync, write_whole
 from nestling.run.config import Experiment
+from nestling.run.directory import METRICS, MODEL, SUBMODELS
 from nestling.run.presets import PRESETS
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+
+_COPY = "put back a copy of it, or start a new run"
 
 
 class Record:
@@ -32,22 +36,33 @@ class Record:
         The run directory; None keeps rounds in memory alone.
     done
         Rounds that a checkpoint holds: what metrics.jsonl says of later ones will be played, and told, again.
+    experiment
+        The settings: an evaluation that is not due by them is left out. A run that is extended evaluated what was its
+        last round then.
+    digest
+        What `digest` returned for these rounds when the checkpoint was written; empty where that is not known.
     """
 
-    def __init__(self, folder: Path | None, done: int = 0) -> None:
-        self._path = None if folder is None else folder / "metrics.jsonl"
+    def __init__(
+        self, folder: Path | None, done: int = 0, experiment: Experiment | None = None, digest: str = ""
+    ) -> None:
+        self._path = None if folder is None else folder / METRICS
+        self._every = 1 if experiment is None else experiment.evaluate.every
         self.rounds: list[dict[str, Any]] = []
-        if self._path is not None and self._path.exists():
-            lines = self._path.read_text(encoding="utf-8").splitlines()[:done]
-            try:
-                self.rounds = [json.loads(line) for line in lines]
-            except json.JSONDecodeError as problem:
-                raise RunError(f"{self._path} cannot be read: {problem}") from None
-        if len(self.rounds) < done:
-            raise RunError(f"{self._path} tells of {len(self.rounds)} rounds, but the checkpoint of {done}")
+        held = self._path.read_bytes() if self._path is not None and self._path.exists() else None
         if self._path is not None:
-            text = "".join(_line(told) for told in self.rounds)
-            write_whole(self._path, text.encode())
+            lines = (held or b"").split(b"\n")[:-1][:done]  # what follows the last end of line was never whole
+            if len(lines) < done:
+                raise RunError(f"{self._path} tells of {len(lines)} rounds, but the checkpoint of {done}: {_COPY}")
+            self.rounds = [self._parsed(line, number) for number, line in enumerate(lines, start=1)]
+            if digest and digest != self.digest(done):
+                raise RunError(f"{self._path} was changed after the checkpoint of round {done} was written: {_COPY}")
+        if experiment is not None:
+            for entry in self.rounds:
+                if not due(experiment, entry["round"]):
+                    entry.pop("evaluation", None)
+        if self._path is not None and self._text() != held:
+            write_whole(self._path, self._text())
 
     def add(self, told: dict[str, Any]) -> None:
         """Append what is told of a round."""
@@ -56,10 +71,47 @@ class Record:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(told))
 
+    def evaluated(self, figures: dict[str, Any]) -> None:
+        """Add the figures of an evaluation to the last round."""
+        self.rounds[-1]["evaluation"] = figures
+        if self._path is not None:
+            write_whole(self._path, self._text())
+
+    def digest(self, done: int) -> str:
+        """Return a digest of the first rounds, without what may be left out when a run is extended."""
+        found = hashlib.sha256()
+        for entry in self.rounds[:done]:
+            on_schedule = entry["round"] % self._every == 0
+            kept = entry if on_schedule else {key: value for key, value in entry.items() if key != "evaluation"}
+            found.update(_line(kept).encode())
+        return found.hexdigest()
+
     def sync(self) -> None:
         """Force what was appended to disk: a checkpoint counts on it."""
         if self._path is not None:
             sync(self._path)
+
+    def _text(self) -> bytes:
+        return "".join(_line(entry) for entry in self.rounds).encode()
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or entry.get("round") != number:
+            raise RunError(f"{self._path}, line {number}, is not what round {number} wrote: {_COPY}")
+        return entry
+
+
+def due(experiment: Experiment, round: int) -> bool:
+    """Whether models are tested after a round.
+
+    >>> experiment = Experiment(rounds=5).with_settings(["evaluate.every=2"])
+    >>> [round for round in range(1, 6) if due(experiment, round)]
+    [2, 4, 5]
+    """
+    return round % experiment.evaluate.every == 0 or round == experiment.rounds
 
 
 def _line(told: Mapping[str, Any]) -> str:
@@ -67,9 +119,15 @@ def _line(told: Mapping[str, Any]) -> str:
 
 
 def summary(
-    setting: Setting, server: Server, final: Mapping[str, Any], local: Mapping[str, float], seconds: float
+    setting: Setting,
+    server: Server,
+    final: Mapping[str, Any],
+    local: Mapping[str, float],
+    seconds: float,
+    *,
+    handed: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What is said of a run as a whole."""
+    """What is said of a run as a whole; `handed` are the kinds of objects that were handed in from Python."""
     experiment = setting.experiment
     levels = {}
     for name, ratio in setting.levels.items():
@@ -81,7 +139,7 @@ def summary(
         "method": setting.method.name,
         "model": experiment.model.name,
         "dataset": setting.dataset.name,
-        "partition": experiment.data.partition,
+        "partition": "own" if "partition" in handed else experiment.data.partition,
         "seed": experiment.seed,
         "accelerate": experiment.accelerate,
         "threads": experiment.threads,
@@ -91,7 +149,7 @@ def summary(
         "best": server.best,
         **server.told(setting),
         "seconds": seconds,
-        "command": command(experiment),
+        "command": command(experiment, handed),
         "levels": levels,
         "coverage": {name: counts.tolist() for name, counts in server.coverage.items()},
         "local": dict(local),
@@ -142,16 +200,20 @@ def title(experiment: Experiment) -> str:
     return experiment.name or f"{experiment.method}-{experiment.data.name}"
 
 
-def command(experiment: Experiment) -> str:
+def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
     """The command that repeats an experiment: its preset with what was changed, or its config.toml.
 
     >>> command(PRESETS["heterofl-digits"]().with_settings(["seed=3", "local.lr=0.01"]))
     'nestling run heterofl-digits seed=3 local.lr=0.01'
+    >>> command(Experiment(), handed=["model"])
+    "nestling.run('config.toml', model=…)"
     """
+    if handed:
+        return f"nestling.run('config.toml', {', '.join(f'{kind}=…' for kind in handed)})"
     if experiment.name not in PRESETS:
         return "nestling run config.toml"
     usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
-    given = [f"{key}={_written(value)}" for key, value in changed.items() if value != usual.get(key)]
+    given = [f"{key}={written(value)}" for key, value in changed.items() if value != usual.get(key)]
     return " ".join(["nestling run", experiment.name, *map(shlex.quote, given)])
 
 
@@ -166,16 +228,16 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
     return found
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as `Experiment.with_settings` reads it."""
     return value if isinstance(value, str) else tomli_w.dumps({"value": value}, indent=0).partition("= ")[2].strip()
 
 
 def write_models(folder: Path, setting: Setting, server: Server) -> None:
     """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
-    save(folder / "model.safetensors", server.whole(setting), setting.whole(server.notes))
+    save(folder / MODEL, server.whole(setting), setting.whole(server.notes))
     if setting.inconsistent:
-        (folder / "submodels").mkdir(exist_ok=True)
+        (folder / SUBMODELS).mkdir(exist_ok=True)
         for ratio in setting.levels.values():
             plan = setting.submodel(ratio, server.notes)
-            save(folder / "submodels" / f"{plan.key}.safetensors", server.own(setting, plan), plan)
+            save(folder / SUBMODELS / f"{plan.key}.safetensors", server.own(setting, plan), plan)

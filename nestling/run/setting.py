@@ -41,6 +41,10 @@ class Blueprint:
     partition: Partition | None = None
     method: Method | None = None
 
+    def handed(self) -> tuple[str, ...]:
+        """Return the kinds of objects that the caller brings along."""
+        return tuple(kind for kind in ("model", "dataset", "partition", "method") if getattr(self, kind) is not None)
+
 
 @dataclass(frozen=True, eq=False)
 class Setting:

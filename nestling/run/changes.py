@@ -1,0 +1,70 @@
+"""Settings that may change while a run goes on: those that cannot change its numbers, and its number of rounds.
+
+More rounds give the bytes of one long run where nothing depends on how many there will be: neither the learning rate
+(``constant`` and ``steps`` do not), nor what the method's server does between rounds.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nestling.errors import RunError
+from nestling.methods import Method
+from nestling.run.config import Experiment
+
+HARMLESS = frozenset({"name", "workers", "engine", "address", "worker_timeout", "checkpoint", "data.dir"})
+
+
+def changed_settings(began: Experiment, now: Experiment) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two experiments differ: dotted name → value of the first, value of the second.
+
+    >>> changed_settings(Experiment(seed=1), Experiment().with_settings(["fleet.clients=5", "fleet.per_round=5"]))
+    {'seed': (1, 0), 'fleet.clients': (100, 5), 'fleet.per_round': (10, 5)}
+    """
+    one, other = _flat(msgspec.to_builtins(began)), _flat(msgspec.to_builtins(now))
+    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}
+
+
+def check_settings(folder: Path, began: Experiment, now: Experiment) -> None:
+    """Raise where settings differ that a run cannot go on with; the number of rounds is for `check_rounds`."""
+    changed = {key: pair for key, pair in changed_settings(began, now).items() if key not in HARMLESS | {"rounds"}}
+    if changed:
+        told = ", ".join(
+            f"{key} is {_short(after)} and was {_short(before)}" for key, (before, after) in changed.items()
+        )
+        raise RunError(
+            f"{str(folder)!r} cannot go on with other settings than it began with ({told}): put them back, or start "
+            f"another run; only rounds, {', '.join(sorted(HARMLESS))} may change"
+        )
+
+
+def check_rounds(began: Experiment, now: Experiment, method: Method, done: int) -> None:
+    """Raise where a run of `done` rounds cannot get another number of rounds than it began with."""
+    if now.rounds == began.rounds:
+        return
+    reason = ""
+    if now.local.schedule == "cosine":
+        reason = "with local.schedule=cosine the learning rate of every round depends on their number"
+    elif method.between is not None and not method.endless:
+        reason = f"what {method.name} does between rounds depends on their number"
+    elif now.rounds < done:
+        reason = f"{done} rounds are done"
+    if reason:
+        raise RunError(f"rounds cannot be {now.rounds}, as the run began with {began.rounds}: {reason}")
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
+    return found
+
+
+def _short(value: Any) -> str:
+    return "not set" if value is None else textwrap.shorten(repr(value), 60, placeholder="…")
