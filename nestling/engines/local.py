@@ -33,7 +33,16 @@ from nestling.engines.blocks import TRAVEL, Block
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import START, Stopwatch, TimeLimits
 from nestling.engines.messages import dump, load
-from nestling.engines.parent import NAME, UNGUARDED, end_if_script_is_unguarded, unguarded, watch_parent
+from nestling.engines.parent import (
+    NAME,
+    UNGUARDED,
+    end_if_script_is_unguarded,
+    ending,
+    ignore_terminal,
+    start,
+    unguarded,
+    watch_parent,
+)
 from nestling.engines.tasks import Task, Tasks, work_here
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
@@ -245,7 +254,7 @@ class _Worker:
         _bound_waits(self.pipe)
         name = f"{NAME}-{next(self._numbers)}"
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
-        self.process.start()
+        start(self.process)
         theirs.close()
         self.name = f"worker process {self.process.pid}"
         self.ready = False
@@ -280,8 +289,7 @@ class _Worker:
         code = self.process.exitcode
         if -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             time.sleep(0.5)  # sent to all processes of ours, most likely: our own handler ends this one now
-        known = -code in set(signal.Signals)
-        return f"was killed by {signal.Signals(-code).name}" if known else f"ended with exit code {code}"
+        return ending(code)
 
     def kill(self) -> None:
         self.process.kill()  # a stopped process would not hear anything else
@@ -307,7 +315,7 @@ def _bound_waits(pipe: Connection) -> None:
 
 def _serve(pipe: Connection) -> None:
     """Work until the pipe closes: the whole life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
+    ignore_terminal("SIGINT")  # Ctrl-C is for the process that waits for us
     watch_parent(lambda: os._exit(1))  # at once, in the middle of a job: nobody wants its result
     logging.getLogger("nestling").addHandler(logging.NullHandler())  # events travel; nothing is printed here
     torch.set_num_threads(1)

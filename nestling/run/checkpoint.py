@@ -37,8 +37,11 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
     memories: dict[int, str]
 
 
-def write(folder: Path, server: Server) -> None:
-    """Write the checkpoint of a server's round into a run directory."""
+def write(folder: Path, server: Server, *, tidy: bool = True) -> None:
+    """Write the checkpoint of a server's round into a run directory.
+
+    Without `tidy`, files of clients that it does not list stay: those of the next round, where that has begun already.
+    """
     place = folder / "checkpoints"
     place.mkdir(exist_ok=True)
     name = f"round-{server.round:06d}"
@@ -58,8 +61,9 @@ def write(folder: Path, server: Server) -> None:
     sync(place)
     for old in saved(folder)[:-_KEEP]:
         shutil.rmtree(old)
-    server.private.tidy()
-    server.memories.tidy()
+    if tidy:
+        server.private.tidy()
+        server.memories.tidy()
 
 
 def saved(folder: Path) -> list[Path]:

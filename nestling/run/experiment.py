@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from nestling.data import Dataset, Partition, Text
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.messages import travels
+from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
-from nestling.errors import RunError
+from nestling.errors import ConfigError, RunError
+from nestling.events import EventLog
 from nestling.files import write_whole
 from nestling.local.device import find_device
 from nestling.methods import Method
@@ -32,6 +35,8 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
+
+_WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 
 
 class Watcher(Protocol):
@@ -118,17 +123,18 @@ def run(
     >>> sorted(result.summary["final"])[:2]
     ['global_accuracy', 'global_loss']
     """
+    end_if_script_is_unguarded()
     chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
     _able(chosen)
     folder = None if out is None else _new(Path(out))
     blueprint = Blueprint(chosen, model, dataset, partition, method)
-    with _one_thread():
+    with EventLog(None).active() as log, _one_thread():
         made = setting(blueprint)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "config.toml", chosen.to_toml().encode())
         server = Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
 def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Result:
@@ -136,26 +142,37 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
 
     A model, dataset, partition or method of your own must be given again, the same as before.
     """
+    end_if_script_is_unguarded()
     folder = Path(out)
     if not (folder / "config.toml").is_file():
         raise RunError(f"{str(folder)!r} is not a run directory: it holds no config.toml")
     blueprint = Blueprint(from_file(folder / "config.toml"), **own)
     _able(blueprint.experiment)
-    with _one_thread():
+    with EventLog(None).active() as log, _one_thread():
         made = setting(blueprint)
         server = checkpoint.read(folder, made) or Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
-def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher) -> Result:
+def _play(
+    blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
+) -> Result:
     experiment = made.experiment
     record = Record(folder, server.round)
+    if folder is not None:
+        log.open(folder, server.round)
     began = time.perf_counter() - _spent(folder)
     watcher.start(made, server)
     final, local = _last(record)
-    engine = _engine(blueprint, made)
+
+    def save_whole_rounds() -> None:
+        if folder is not None and server.round:
+            _save(folder, server, record, time.perf_counter() - began, tidy=False)  # a round is under way
+
+    engine = _engine(blueprint, made, save_whole_rounds)
     try:
         while server.round < experiment.rounds:
+            log.round = server.round + 1
             after, told = play(made, server, engine, watcher.job)
             if after.round % experiment.evaluate.every == 0 or after.round == experiment.rounds:
                 watcher.testing()
@@ -177,6 +194,9 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
     finally:
         engine.close()
     told = summary(made, server, final, local, time.perf_counter() - began)
+    told["clients_dropped"] = sum(one["dropped"] for one in record.rounds)
+    told["workers_lost"] = log.totals().get("worker lost", 0)
+    told["events"] = log.totals()  # these two depend on the machine, and nothing else here but the seconds
     if folder is not None:
         _save(folder, server, record, time.perf_counter() - began)
         write_models(folder, made, server)
@@ -188,16 +208,22 @@ def _able(experiment: Experiment) -> None:
     """Raise before any work where this machine has not what an experiment runs on."""
     if experiment.engine == "ray":
         need_ray()  # which device its workers have, they must find out themselves
-    else:
-        find_device(experiment.device)
+        return
+    most = _WORKERS_PER_CORE * (os.cpu_count() or 1)
+    if experiment.workers > most:
+        raise ConfigError(
+            f"workers={experiment.workers} are too many for this machine: at most {most}, {_WORKERS_PER_CORE} per core"
+        )
+    find_device(experiment.device)
 
 
-def _engine(blueprint: Blueprint, made: Setting) -> Engine:
-    experiment = made.experiment
+def _engine(blueprint: Blueprint, made: Setting, before_last_try: Callable[[], None]) -> Engine:
+    experiment, make = made.experiment, _make(blueprint, made)
+    timeout = experiment.worker_timeout
     if experiment.engine == "ray":
-        gpus = experiment.device.startswith("cuda")
-        return RayEngine(_make(blueprint, made), experiment.workers, experiment.address, gpus)
-    return LocalEngine(_make(blueprint, made), experiment.workers)
+        gpus, address = experiment.device.startswith("cuda"), experiment.address
+        return RayEngine(make, experiment.workers, address, gpus, timeout=timeout, before_last_try=before_last_try)
+    return LocalEngine(make, experiment.workers, timeout=timeout, before_last_try=before_last_try)
 
 
 def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
@@ -208,9 +234,9 @@ def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
     return partial(Workshop.from_blueprint, replace(blueprint, dataset=made.dataset, partition=made.partition))
 
 
-def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:
+def _save(folder: Path, server: Server, record: Record, seconds: float, *, tidy: bool = True) -> None:
     record.sync()
-    checkpoint.write(folder, server)
+    checkpoint.write(folder, server, tidy=tidy)
     write_whole(folder / "seconds.json", json.dumps({"seconds": seconds}).encode())
 
 
