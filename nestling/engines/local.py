@@ -129,8 +129,6 @@ class LocalEngine:
         tasks = Tasks(jobs, sizes, self._limits)
         busy: dict[_Worker, Task] = {}
         try:
-            while len(self._crew) < min(self._workers, len(jobs)):
-                self._crew.append(self._worker())
             watch = Stopwatch(self._limits.poll)
             while tasks.open or busy:
                 self._hand_out(tasks, busy)
@@ -147,8 +145,12 @@ class LocalEngine:
                     self._crew.remove(worker)
 
     def _hand_out(self, tasks: Tasks, busy: dict[_Worker, Task]) -> None:
-        """Give jobs to whoever is idle."""
-        for worker in [worker for worker in self._crew if worker not in busy][: tasks.waiting]:
+        """Give jobs to whoever is idle, and to new workers while there are fewer than there may be."""
+        idle = [worker for worker in self._crew if worker not in busy]
+        while tasks.waiting > len(idle) and len(self._crew) < self._workers:
+            idle.append(self._worker())
+            self._crew.append(idle[-1])
+        for worker in idle[: tasks.waiting]:
             taken = tasks.take(_Parcel)
             if taken is None:
                 continue
@@ -156,9 +158,8 @@ class LocalEngine:
             if worker.send(task.index, parcel):
                 busy[worker] = task
             else:
-                new = self._replaced(worker, f"{worker.gone()} between two jobs")
-                new.send(task.index, parcel)  # should it be gone already, that is noticed by listening
-                busy[new] = task
+                tasks.put_back(task)
+                self._failed(worker, "between two jobs")
             del taken, parcel  # so that what it shares can go as soon as nobody needs it
 
     def _listen(self, tasks: Tasks, busy: dict[_Worker, Task], watch: Stopwatch) -> None:
@@ -176,13 +177,13 @@ class LocalEngine:
             elif worker.starting > START:
                 del busy[worker]
                 tasks.put_back(task)
-                self._failed_start(worker, f"has not started within {START:.0f} seconds")
+                self._failed(worker, "while it started", f"has not started within {START:.0f} seconds")
             elif tasks.late(task):
                 del busy[worker]
                 reason = f"gave no answer within {task.seconds:.0f} seconds"
                 worker.kill()
                 tasks.lost(task, worker.name, reason)
-                self._replaced(worker)
+                self._remove(worker)
 
     def _hear(self, tasks: Tasks, busy: dict[_Worker, Task], worker: _Worker) -> None:
         """Take in what a worker says, or that it is gone."""
@@ -193,27 +194,32 @@ class LocalEngine:
         task = busy.pop(worker)
         if isinstance(message, Reply | Failure):
             if not tasks.done(task, message):
-                self._replaced(worker)  # a new process has its memory in one piece
-            return
-        reason = worker.gone()
-        if worker.ready:
-            tasks.lost(task, worker.name, reason)
-            self._replaced(worker)
+                self._remove(worker)  # a new process has its memory in one piece
+        elif worker.ready:
+            tasks.lost(task, worker.name, worker.gone())
+            self._remove(worker)
         else:
             tasks.put_back(task)
-            self._failed_start(worker, reason)
+            self._failed(worker, "while it started")
 
-    def _failed_start(self, worker: _Worker, reason: str) -> None:
-        """Try again where a worker ended before it could work, unless that is what all of them do."""
+    def _failed(self, worker: _Worker, when: str, reason: str = "") -> None:
+        """Report a worker that was lost with no job begun; raise where all end before they can work."""
+        reason = reason or worker.gone()
+        self._remove(worker)
         if worker.process.exitcode == UNGUARDED:
             raise RunError(unguarded(f"workers={self._workers}"))
-        self._failed_starts += 1
+        self._failed_starts += not worker.ready
         if self._failed_starts >= _STARTS:
             raise RunFailed(
                 f"{_STARTS} worker processes in a row could not start (the last one {reason}): "
                 "see what they printed, or use workers=1"
             )
-        self._replaced(worker, f"{reason} while it started")
+        report("worker lost", f"{worker.name} {reason} {when}; another takes its place")
+
+    def _remove(self, worker: _Worker) -> None:
+        """Stop a worker; another is started when there is work for it."""
+        worker.stop()
+        self._crew.remove(worker)
 
     def _worker(self) -> _Worker:
         if self._packed is None:
@@ -225,14 +231,6 @@ class LocalEngine:
                     "models, methods and functions at the top level of a module"
                 ) from problem
         return _Worker(self._packed)
-
-    def _replaced(self, worker: _Worker, reason: str = "") -> _Worker:
-        """Put a new worker in the place of an old one; with a reason, report that the old one was lost."""
-        if reason:
-            report("worker lost", f"{worker.name} {reason}; another takes its place")
-        worker.stop()
-        new = self._crew[self._crew.index(worker)] = self._worker()
-        return new
 
     def close(self) -> None:
         """Stop the workers."""

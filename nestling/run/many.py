@@ -63,8 +63,10 @@ def run_many(
     rounds = sum(experiment.rounds for experiment in wanted.values())
     waiting: deque[Path] = deque(wanted)
     failed: dict[Path, str] = {}
-    children = [_Child() for _ in range(max(0, min(processes, len(wanted))))]
+    children: list[_Child] = []
     try:
+        while len(children) < min(max(1, processes), len(wanted)):
+            children.append(_Child())
         while waiting or any(child.folder for child in children):
             for child in [child for child in children if child.folder is None][: len(waiting)]:
                 child.begin(waiting.popleft(), wanted)
