@@ -122,13 +122,13 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with shown(verbose):
             code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort) as problem:
-        return signals.exit_code(problem)
+    except (KeyboardInterrupt, typer.Abort):
+        return signals.exit_code(otherwise=130)
     except Exception as problem:
         if debug:
             traceback.print_exc()
         return _complain(problem)
-    return code if isinstance(code, int) else 0
+    return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
 def _complain(problem: Exception) -> int:

@@ -6,14 +6,11 @@ import signal
 from types import FrameType
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_received: list[int] = []  # kept apart, as the command line's library turns what was raised into other things
 
 
 class Stopped(KeyboardInterrupt):
     """The program was asked to end by a signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def install() -> None:
@@ -26,22 +23,18 @@ def install() -> None:
             signal.signal(number, _stop)
 
 
-def exit_code(problem: BaseException) -> int:
-    """Return what the program exits with: 128 and the number of the signal that stopped it.
+def exit_code(otherwise: int) -> int:
+    """Return what a program that was stopped by one of these signals exits with: 128 and its number.
 
-    >>> exit_code(Stopped(15)), exit_code(KeyboardInterrupt())
-    (143, 130)
+    >>> exit_code(otherwise=130)
+    130
     """
-    found: BaseException | None = problem
-    while found is not None:  # the command line's library wraps what it catches
-        if isinstance(found, Stopped):
-            return 128 + found.number
-        found = found.__cause__ or found.__context__
-    return 128 + signal.SIGINT
+    return 128 + _received[0] if _received else otherwise
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
     for other in _ENDING:  # once is enough: a second one must not disturb the saving
         if signal.getsignal(other) is _stop:
             signal.signal(other, signal.SIG_IGN)
-    raise Stopped(number)
+    raise Stopped

@@ -421,33 +421,6 @@ def test_workers_that_cannot_start_are_one_sentence(monkeypatch):
     made.close()
 
 
-UNGUARDED = """
-import engine_jobs
-from nestling.engines import LocalEngine
-print("the script runs", flush=True)
-print([reply.value for reply in LocalEngine(engine_jobs.make, 2).work([("echo", 1), ("echo", 2)])])
-"""
-
-
-def test_a_script_without_a_guard_is_one_sentence(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(UNGUARDED)
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    called = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert called.returncode == 1
-    assert called.stderr.count("Traceback") == 1  # that of the script itself, as it does not catch the error
-    assert called.stderr.splitlines()[-1].startswith("nestling.errors.RunError: workers=2 starts new Python processes")
-    assert 'if __name__ == "__main__":' in called.stderr.splitlines()[-1]
-    assert called.stdout.count("the script runs") <= 3  # once, and once in each of two workers
-
-
 # ---- workers whose parent is gone
 
 
