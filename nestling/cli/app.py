@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from nestling.cli import signals
 from nestling.cli.bench import bench_command
 from nestling.cli.check import check_command
 from nestling.cli.compare import compare_command
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.list import list_command
+from nestling.cli.log import shown
 from nestling.cli.report import report_command
 from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, one_line
@@ -90,6 +92,9 @@ def _root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere, as may NESTLING_DEBUG=1.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show what is no warning, such as fallbacks; may stand anywhere.")
+    ] = False,
 ) -> None:
     """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
     if version:
@@ -102,24 +107,30 @@ def _root(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 2 bad input, 1 anything else, 130 interrupted."""
+    """Run the command line and return its exit code.
+
+    0 done, 2 bad input, 1 anything else, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    """
     given = list(sys.argv[1:] if args is None else args)
     if args is None:  # the process is ours
         keep_freed_memory()
+        signals.install()
     debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
-    given = [word for word in given if word != "--debug"]
+    verbose = "--verbose" in given
+    given = [word for word in given if word not in ("--debug", "--verbose")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where × cannot be written, a ? will do
     try:
-        code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
+        with shown(verbose):
+            code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return signals.exit_code(otherwise=130)
     except Exception as problem:
         if debug:
             traceback.print_exc()
         return _complain(problem)
-    return code if isinstance(code, int) else 0
+    return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
 def _complain(problem: Exception) -> int:

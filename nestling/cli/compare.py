@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,5 +107,6 @@ def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, str]:
             return run_many(wanted, processes, lambda done, of: progress.update(task, completed=done, total=of))
         except KeyboardInterrupt:
             progress.stop()
-            err().print("stopped; give the same command again to go on", soft_wrap=True)
+            with suppress(OSError):  # the terminal may be gone
+                err().print("stopped; give the same command again to go on", soft_wrap=True)
             raise

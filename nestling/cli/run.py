@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from nestling.amounts import BYTES, amount
 from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.cli.watch import Bar, Several, TensorBoard
+from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,17 +87,35 @@ def resume_command(
 
 
 def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
-    """Do something long under a progress bar; on Ctrl-C, say how to go on."""
+    """Do something long under a progress bar; on Ctrl-C, say how to go on; at the end, sum up its events."""
     with ExitStack() as stack:
         watchers: list[Any] = [stack.enter_context(Bar(label))]
         if tensorboard:
             watchers.append(TensorBoard(place / "tensorboard"))
         try:
-            return action(Several(watchers))
+            result = action(Several(watchers))
         except KeyboardInterrupt:
             stack.close()
-            err().print(f"stopped; all whole rounds are saved: nestling resume {place}", soft_wrap=True)
+            with suppress(OSError):  # the terminal may be gone
+                err().print(_stopped(place), soft_wrap=True)
             raise
+    sum_up(place)
+    return result
+
+
+def _stopped(place: Path) -> str:
+    """What is said of a run that was stopped."""
+    if any(place.glob("checkpoints/round-*")):
+        return f"stopped; all whole rounds are saved: nestling resume {place}"
+    again = f"; to begin again: nestling resume {place}" if (place / "config.toml").exists() else ""
+    return f"stopped before the first round was finished; nothing is saved{again}"
+
+
+def sum_up(place: Path) -> None:
+    """Say in one line on stderr what went differently than planned in a run, if anything did."""
+    totals = totals_of(place, logging.getLogger("nestling").getEffectiveLevel())
+    if totals:
+        err().print(f"{in_words(totals)}: see {place / 'events.jsonl'}", soft_wrap=True)
 
 
 def show(result: Result, place: Path, as_json: bool) -> None:

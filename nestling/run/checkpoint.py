@@ -53,8 +53,11 @@ class _Damaged(Exception):
     """A checkpoint is not as it was written."""
 
 
-def write(folder: Path, server: Server, metrics: str = "") -> None:
-    """Write the checkpoint of a server's round, and the digest of its record, into a run directory."""
+def write(folder: Path, server: Server, metrics: str = "", *, tidy: bool = True) -> None:
+    """Write the checkpoint of a server's round, and the digest of its record, into a run directory.
+
+    Without `tidy`, files of clients that it does not list stay: those of the next round, where that has begun already.
+    """
     place = folder / CHECKPOINTS
     place.mkdir(exist_ok=True)
     name = f"round-{server.round:06d}"
@@ -84,7 +87,8 @@ def write(folder: Path, server: Server, metrics: str = "") -> None:
     sync(draft)
     draft.rename(place / name)
     sync(place)
-    _tidy(folder, private, memories)
+    if tidy:
+        _tidy(folder, private, memories)
 
 
 def saved(folder: Path) -> list[Path]:

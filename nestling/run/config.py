@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -20,6 +22,7 @@ from nestling.upload import Upload
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Maybe = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_NAME = 200  # bytes of a name: file systems take 255, and suffixes are added
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -123,6 +126,9 @@ class Experiment(_Settings, frozen=True):
     ----------
     workers
         Processes that train clients side by side; the figures do not depend on it.
+    worker_timeout
+        Seconds after which a worker that is still at a job is replaced, and its job done again. 0 is automatic: twenty
+        times as long as the longest such job so far, and at least two minutes. The figures do not depend on it.
     engine, address
         Where they run: ``local`` or ``ray``; `address` is that of a Ray cluster to join, such as ``auto``.
     device
@@ -158,6 +164,7 @@ class Experiment(_Settings, frozen=True):
     rounds: Count = 10
     seed: int = 0
     workers: Count = 1
+    worker_timeout: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     engine: Literal["local", "ray"] = "local"
     address: str = ""
     device: str = "cpu"
@@ -245,6 +252,9 @@ def _known(kind: type[msgspec.Struct], data: Mapping[str, Any], path: str) -> No
 def _sensible(experiment: Experiment) -> None:
     """Raise where settings that are fine alone do not go together."""
     local, fleet = experiment.local, experiment.fleet
+    _check_name(experiment.name)
+    if math.isnan(experiment.worker_timeout):
+        raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
     for name in ("lr", "epochs", "batch"):
         if not getattr(local, name) > 0:
             raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
@@ -267,6 +277,18 @@ def _sensible(experiment: Experiment) -> None:
         half_of(device, experiment.precision)
     if fleet.deadline and not fleet.devices:
         raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
+
+
+def _check_name(name: str) -> None:
+    """Raise where a name cannot be that of a directory, or would lead out of the one it is to be in."""
+    if set(name) & {"/", "\\"}:
+        raise ConfigError(f"the setting name cannot be {name!r}: it is the name of a directory, without / and \\")
+    if name.startswith("."):
+        raise ConfigError(f"the setting name cannot be {name!r}: it must not begin with a dot")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ConfigError(f"the setting name cannot be {name!r}: it must not hold control characters")
+    if len(name.encode()) > _NAME:
+        raise ConfigError(f"the setting name has {len(name.encode())} bytes: at most {_NAME} are accepted")
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

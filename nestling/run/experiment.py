@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from nestling.data import Dataset, Partition, Text
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.messages import travels
+from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
-from nestling.errors import RunError
-from nestling.events import report
+from nestling.errors import ConfigError, RunError
+from nestling.events import EventLog, report
 from nestling.files import write_whole
 from nestling.local.device import find_device
 from nestling.methods import Method
@@ -36,6 +38,8 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
+
+_WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 
 
 class Watcher(Protocol):
@@ -122,19 +126,24 @@ def run(
     >>> sorted(result.summary["final"])[:2]
     ['global_accuracy', 'global_loss']
     """
+    end_if_script_is_unguarded()
     chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
     _able(chosen)
     folder = None if out is None else Path(out)
     blueprint = Blueprint(chosen, model, dataset, partition, method)
     blueprint = replace(blueprint, experiment=with_names(blueprint))
-    with new_run(folder) if folder is not None else nullcontext(), clean_torch(chosen.threads, chosen.device):
+    with (
+        EventLog(None).active() as log,
+        new_run(folder) if folder is not None else nullcontext(),
+        clean_torch(chosen.threads, chosen.device),
+    ):
         objects = describe(blueprint) if folder is not None else {}
         made = setting(blueprint)
         if folder is not None:
             Identity.of(made, objects).write(folder)
             write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
         server = Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
 def resume(
@@ -174,8 +183,9 @@ def resume(
     >>> len(first.rounds), len(longer.rounds)
     (1, 2)
     """
+    end_if_script_is_unguarded()
     folder = Path(out)
-    with begun_run(folder):
+    with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
         blueprint = Blueprint(experiment, model, dataset, partition, method)
@@ -203,19 +213,29 @@ def resume(
                 write_whole(folder / CONFIG, config_text(experiment, objects))
             (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
             checkpoint.clean(folder, server)
-            return _play(blueprint, made, server, folder, watcher or Silent())
+            return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
-def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher) -> Result:
+def _play(
+    blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
+) -> Result:
     experiment = made.experiment
     record = _record(folder, experiment, server)
     server.best = _best(record)
+    if folder is not None:
+        log.open(folder, server.round)
     began = time.perf_counter() - _spent(folder)
     watcher.start(made, server)
     local: dict[str, float] | None = None
-    engine = _engine(blueprint, made)
+
+    def save_whole_rounds() -> None:
+        if folder is not None and server.round:
+            _save(folder, server, record, time.perf_counter() - began, tidy=False)  # a round is under way
+
+    engine = _engine(blueprint, made, save_whole_rounds)
     try:
         while server.round < experiment.rounds:
+            log.round = server.round + 1
             after, told = play(made, server, engine, watcher.job)
             if due(experiment, after.round):
                 watcher.testing()
@@ -239,6 +259,9 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
         engine.close()
     final, seconds = record.rounds[-1]["evaluation"], time.perf_counter() - began
     told = summary(made, server, final, local, seconds, handed=blueprint.handed())
+    told["clients_dropped"] = sum(one["dropped"] for one in record.rounds)
+    told["workers_lost"] = log.totals().get("worker lost", 0)
+    told["events"] = log.totals()  # these two depend on the machine, and nothing else here but the seconds
     if folder is not None:
         _save(folder, server, record, time.perf_counter() - began)
         write_models(folder, made, server)
@@ -293,16 +316,22 @@ def _able(experiment: Experiment) -> None:
     """Raise before any work where this machine has not what an experiment runs on."""
     if experiment.engine == "ray":
         need_ray()  # which device its workers have, they must find out themselves
-    else:
-        find_device(experiment.device)
+        return
+    most = _WORKERS_PER_CORE * (os.cpu_count() or 1)
+    if experiment.workers > most:
+        raise ConfigError(
+            f"workers={experiment.workers} are too many for this machine: at most {most}, {_WORKERS_PER_CORE} per core"
+        )
+    find_device(experiment.device)
 
 
-def _engine(blueprint: Blueprint, made: Setting) -> Engine:
-    experiment = made.experiment
+def _engine(blueprint: Blueprint, made: Setting, before_last_try: Callable[[], None]) -> Engine:
+    experiment, make = made.experiment, _make(blueprint, made)
+    timeout = experiment.worker_timeout
     if experiment.engine == "ray":
-        gpus = experiment.device.startswith("cuda")
-        return RayEngine(_make(blueprint, made), experiment.workers, experiment.address, gpus)
-    return LocalEngine(_make(blueprint, made), experiment.workers)
+        gpus, address = experiment.device.startswith("cuda"), experiment.address
+        return RayEngine(make, experiment.workers, address, gpus, timeout=timeout, before_last_try=before_last_try)
+    return LocalEngine(make, experiment.workers, timeout=timeout, before_last_try=before_last_try)
 
 
 def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
@@ -320,9 +349,9 @@ def _workshop(threads: int, make: Callable[[], Workshop]) -> Workshop:
     return make()
 
 
-def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:
+def _save(folder: Path, server: Server, record: Record, seconds: float, *, tidy: bool = True) -> None:
     record.sync()
-    checkpoint.write(folder, server, record.digest(server.round))
+    checkpoint.write(folder, server, record.digest(server.round), tidy=tidy)
     write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())
 
 

@@ -9,6 +9,7 @@ with: it makes the next one, so that whatever interrupts it, the last whole roun
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 from nestling.cut import Plan
 from nestling.engines import Engine
 from nestling.errors import RunError
+from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
@@ -44,6 +46,15 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
     finished, seconds = _in_time(setting, server, plans)
+    if late := sorted(plans.keys() - set(finished)):
+        named = ", ".join(map(str, late[:10])) + (", …" if len(late) > 10 else "")
+        limit = setting.experiment.fleet.deadline
+        report(
+            "client dropped",
+            f"{len(late)} of {len(plans)} clients missed the deadline of {limit:g} s ({named})",
+            logging.INFO,
+            count=len(late),
+        )
     # the largest first: the same order for doing and merging lets few replies wait for others
     clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
     slices = Slices(engine, partial(server.slice, setting), (plans[client] for client in clients))

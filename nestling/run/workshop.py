@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nestling.cut import Plan
 from nestling.data import AUGMENT, TextShares
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
-from nestling.errors import TrainingError
+from nestling.errors import TrainingError, first_line
 from nestling.events import report
 from nestling.local import Learner, train
 from nestling.local.batches import batches
@@ -145,12 +145,16 @@ class Workshop:
 
     @__call__.register
     def _train_many(self, job: TrainMany) -> list[Update]:
+        problem: Exception | None = None
         if job.layout is not None:
             try:
                 return self._together(job, job.layout)
-            except (TrainingError, ValueError):  # whose fault it was is told where clients train one by one
-                pass
-        updates = [self._train(alone) for alone in job.jobs]
+            except (TrainingError, ValueError) as found:
+                problem = found
+        updates = [self._train(alone) for alone in job.jobs]  # raises where it was the fault of a client, and names it
+        if problem is not None:
+            clients = ", ".join(str(alone.client) for alone in job.jobs)
+            report("cohort split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
         return [pooled(updates, self._weights(job.jobs))] if self._alike(job.jobs) else updates
 
     def _together(self, job: TrainMany, layout: Layout) -> list[Update]:

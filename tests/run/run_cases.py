@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -35,9 +36,10 @@ def same_state(one, other):
 
 
 def told(folder):
-    """What a run directory tells, apart from what depends on the clock."""
+    """What a run directory tells, apart from what depends on the clock and the machine."""
     summary = json.loads(Path(folder, "summary.json").read_text())
-    summary.pop("seconds")
+    for name in ("seconds", "events", "workers_lost"):
+        summary.pop(name)
     return Path(folder, "metrics.jsonl").read_bytes(), summary, Path(folder, "model.safetensors").read_bytes()
 
 
@@ -50,16 +52,21 @@ def deadly(learner, inputs, targets, path):
 
 
 class Fatal(Workshop):
-    """A workshop whose process ends when it is to train one client, or more than so many at once."""
+    """A workshop that ends its process, unless that is the main one, when it is given a job of some kind.
 
-    def __init__(self, blueprint, client=None, most=100, log=os.devnull):
+    That is one which trains a certain client, or more clients than so many at once, or is of a certain type.
+    """
+
+    def __init__(self, blueprint, client=None, most=100, kinds=(), log=os.devnull):
         super().__init__(setting(blueprint))
-        self._fatal, self._most, self._log = client, most, log
+        self._fatal, self._most, self._kinds, self._log = client, most, kinds, log
 
     def __call__(self, job):
         jobs = job.jobs if isinstance(job, TrainMany) else [job]
-        if len(jobs) > self._most or any(one.client == self._fatal for one in jobs):
+        named = self._fatal is not None and any(getattr(one, "client", None) == self._fatal for one in jobs)
+        if named or len(jobs) > self._most or type(job).__name__ in self._kinds:
             with open(self._log, "a") as log:
                 log.write(f"{len(jobs)} ")
-            os.kill(os.getpid(), signal.SIGKILL)
+            if multiprocessing.parent_process() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(job)
