@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from nestling.engines.engine import Failure, Reply, Work
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 
 TRIES = 2  # a job is given out once more where its worker was lost
 
@@ -29,5 +29,5 @@ def failure(index: int, problem: Exception) -> Failure:
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:  # an error may hold anything, and take anything to be made again
-        problem = RunError(reason)
+        problem = RunFailed(" ".join(reason.split()))
     return Failure(index, reason, problem)

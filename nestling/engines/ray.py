@@ -25,7 +25,7 @@ import torch
 from nestling.engines.attempt import TRIES, attempt, failure
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.messages import dump, load, travels
-from nestling.errors import RunError, first_line
+from nestling.errors import RunError, RunFailed, first_line
 from nestling.heap import keep_freed_memory
 
 _PATIENCE = 120.0  # seconds until Ray must have found room for at least one worker
@@ -90,7 +90,7 @@ class RayEngine:
                     shift.hear(ray, told)
                 since = time.monotonic() if done or shift.busy else since
                 if time.monotonic() - since > _PATIENCE:
-                    raise RunError(
+                    raise RunFailed(
                         f"Ray found no room for a worker within {_PATIENCE:.0f} seconds: "
                         f"it has {ray.cluster_resources().get('CPU', 0):.0f} CPUs, and others may use them"
                     )
@@ -191,7 +191,7 @@ class _Shift:
             except ray.exceptions.RayError as problem:
                 self._refused += 1
                 if self._refused > TRIES * len(self._engine.crew):
-                    raise RunError(f"Ray cannot start a worker: {_last_line(problem)}") from problem
+                    raise RunFailed(f"Ray cannot start a worker: {_last_line(problem)}") from problem
                 self.expect(self._engine.replaced(actor))
             return
         actor, index, tries = self.busy.pop(told)

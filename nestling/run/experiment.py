@@ -24,7 +24,8 @@ from nestling.files import write_whole
 from nestling.local.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
-from nestling.run.config import Experiment, from_file
+from nestling.run.config import Experiment, checked, from_file
+from nestling.run.disk import creating, writing
 from nestling.run.evaluate import evaluate, score
 from nestling.run.presets import find
 from nestling.run.record import Record, summary, write_models
@@ -118,17 +119,19 @@ def run(
     >>> sorted(result.summary["final"])[:2]
     ['global_accuracy', 'global_loss']
     """
-    chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
+    chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _able(chosen)
     folder = None if out is None else _new(Path(out))
     blueprint = Blueprint(chosen, model, dataset, partition, method)
     with _one_thread():
         made = setting(blueprint)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "config.toml", chosen.to_toml().encode())
+            with creating(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_whole(folder / "config.toml", chosen.to_toml().encode())
         server = Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        with writing(folder):
+            return _play(blueprint, made, server, folder, watcher or Silent())
 
 
 def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Result:
@@ -144,7 +147,8 @@ def resume(out: str | Path, *, watcher: Watcher | None = None, **own: Any) -> Re
     with _one_thread():
         made = setting(blueprint)
         server = checkpoint.read(folder, made) or Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        with writing(folder):
+            return _play(blueprint, made, server, folder, watcher or Silent())
 
 
 def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher) -> Result:
@@ -228,7 +232,9 @@ def _last(record: Record) -> tuple[dict[str, Any], dict[str, float] | None]:
 
 
 def _new(folder: Path) -> Path:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    with creating(folder):
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if used:
         hint = (
             f"; 'nestling resume {shlex.quote(str(folder))}' goes on with it"
             if (folder / "config.toml").exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 from nestling.local.norms import averaged
 from nestling.run.jobs import Gather, State
 from nestling.run.replies import replies
@@ -66,7 +66,7 @@ def all_replies(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | No
     """Return the replies to jobs of which none may be missing, the largest done first where sizes are given."""
     found = list(replies(engine, jobs, sizes))
     if len(found) < len(jobs):
-        raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
+        raise RunFailed(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
     return found
 
 

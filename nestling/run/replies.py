@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nestling.engines import Engine, Failure
-from nestling.errors import NestlingError, RunError
+from nestling.errors import NestlingError, RunFailed
 
 
 def replies(
@@ -26,7 +26,8 @@ def replies(
         if isinstance(result, Failure) and result.error is not None:
             if isinstance(result.error, NestlingError):
                 raise result.error
-            raise RunError(f"a client's work failed: {result.reason}") from result.error
+            reason = " ".join(result.reason.split())  # of one line, whatever the client's own code says
+            raise RunFailed(f"a client's work failed: {reason}") from result.error
         if not isinstance(result, Failure):
             tick()
         early[result.index] = result

@@ -17,7 +17,7 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
@@ -70,7 +70,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         loss += update.progress.loss
         correct += update.progress.correct
     if clients and not tally.clients:
-        raise RunError(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
+        raise RunFailed(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
     how = setting.experiment.server
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(

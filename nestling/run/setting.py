@@ -21,7 +21,7 @@ from nestling.local import Words
 from nestling.local.norms import batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.run.config import Experiment
-from nestling.run.model import traced_model
+from nestling.run.model import check_output, traced_model
 from nestling.run.rows import thawed, token_axes
 from nestling.run.shares import dealt, opened
 from nestling.run.texts import held_out
@@ -294,6 +294,7 @@ def setting(blueprint: Blueprint) -> Setting:
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
     model, axes, started = traced_model(experiment, dataset, blueprint.model)
+    check_output(model, dataset, method)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
     made = Setting(experiment, method, model, axes, dataset, shares, validation, unlabelled, fleet, started)

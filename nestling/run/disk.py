@@ -1,0 +1,54 @@
+"""What the file system refuses to a run, as one sentence: before the first round it is bad input, later a failure."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nestling.errors import RunError, RunFailed
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK = (*_FULL, errno.EROFS, errno.EIO)  # whatever the path is
+
+
+@contextmanager
+def creating(folder: Path) -> Iterator[None]:
+    """Raise one sentence where a run directory cannot be made, or its first file not be written."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in _DISK:
+            raise RunFailed(_told(problem, folder)) from problem
+        reason = problem.strerror or str(problem)
+        raise RunError(f"the directory {str(folder)!r} cannot be written ({reason}): give another one") from problem
+
+
+@contextmanager
+def writing(folder: Path | None) -> Iterator[None]:
+    """Raise one sentence where the directory of a run cannot be written any more; other errors pass."""
+    try:
+        yield
+    except OSError as problem:
+        if folder is None or not _concerns(problem, folder):
+            raise
+        raise RunFailed(_told(problem, folder)) from problem
+
+
+def _concerns(problem: OSError, folder: Path) -> bool:
+    """Whether an error is about the disk, or about a path in the directory: one of a worker's pipe is not."""
+    if problem.errno in _DISK:
+        return True
+    return problem.filename is not None and Path(str(problem.filename)).absolute().is_relative_to(folder.absolute())
+
+
+def _told(problem: OSError, folder: Path) -> str:
+    place, reason = repr(str(folder)), problem.strerror or str(problem)
+    if problem.errno in _FULL:
+        return f"the disk of {place} is full ({reason}): make room, and go on with 'nestling resume'"
+    if problem.errno == errno.EROFS:
+        return f"the disk of {place} is read-only ({reason}): give a directory on another disk"
+    if not folder.is_dir():
+        return f"the directory {place} was removed while the run was writing to it"
+    return f"the directory {place} cannot be written any more ({reason}): go on with 'nestling resume' when it can"
