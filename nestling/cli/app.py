@@ -19,6 +19,7 @@ from nestling.cli.compare import compare_command
 from nestling.cli.complaint import complaint
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
+from nestling.cli.doctor import doctor_command
 from nestling.cli.list import list_command
 from nestling.cli.report import report_command
 from nestling.cli.run import resume_command, run_command
@@ -79,6 +80,7 @@ app.command(
     ),
 )(cost_command)
 app.command("check", epilog=_examples("nestling check mynets:make", "nestling check vit-tiny --json"))(check_command)
+app.command("doctor", epilog=_examples("nestling doctor", "nestling doctor --json > machine.json"))(doctor_command)
 app.command("bench", epilog=_examples("nestling bench", "nestling bench --json"))(bench_command)
 
 

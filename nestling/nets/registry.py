@@ -207,14 +207,16 @@ def _look_up(name: str, options: Options) -> tuple[Entry, dict[str, Any]]:
     unknown = [option for option in options if option not in known]
     if unknown:
         named, there = " or ".join(map(repr, unknown)), ", ".join(map(repr, sorted(known)))
-        raise ModelError(f"model {name!r} has no option {named}: there are {there}")
+        hint = nearest(unknown[0], sorted(known))
+        there = f" (there are {there}){hint}" if "did you mean" in hint else f": there are {there}"
+        raise ModelError(f"model {name!r} has no option {named}{there}")
     return entry, known | dict(options)
 
 
 def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> None:
     """Complain about options of a wrong type, sizes below 1 and empty lists, in better words than a layer would."""
     maker = entry.make.func if isinstance(entry.make, partial) else entry.make
-    hints = get_type_hints(maker.__init__)  # type: ignore[misc]
+    hints = get_type_hints(maker.__init__)
     for option, value in given.items():
         try:
             msgspec.convert(value, hints[option])

@@ -67,8 +67,11 @@ def saved(folder: Path) -> list[Path]:
     return sorted((folder / "checkpoints").glob("round-*"))
 
 
-def read(folder: Path, setting: Setting) -> Server | None:
-    """Return the server of the last checkpoint in a run directory, or None where there is none."""
+def read(folder: Path, setting: Setting, *, tidy: bool = True) -> Server | None:
+    """Return the server of the last checkpoint in a run directory, or None where there is none.
+
+    With `tidy`, clients' files that belong to no checkpoint any more are removed: for whoever will go on with the run.
+    """
     found = saved(folder)
     if not found:
         return None
@@ -86,7 +89,7 @@ def read(folder: Path, setting: Setting) -> Server | None:
         key, _, inside = name.partition("/")
         submodels.setdefault(key, {})[inside] = tensor
     private, memories = Drawer(folder / "private", figures.private), Drawer(folder / "memory", figures.memories)
-    for drawer in (private, memories):
+    for drawer in (private, memories) if tidy else ():
         drawer.tidy()
     return Server(
         round=figures.round,

@@ -92,6 +92,7 @@ def _kind_of(output: object) -> str:
 
 def _called(factory: Callable[..., Any], name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Call a user's factory with what it takes of the data, and with its options."""
+    takes: Mapping[str, inspect.Parameter]
     try:
         takes = inspect.signature(factory).parameters
     except ValueError:  # some functions written in C do not say

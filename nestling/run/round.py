@@ -9,6 +9,7 @@ with: it makes the next one, so that whatever interrupts it, the last whole roun
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 from nestling.cut import Plan
 from nestling.engines import Engine
 from nestling.errors import RunFailed
+from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
@@ -40,7 +42,11 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     server = before.next()
     round = server.round
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
-    drawn = setting.sample(round)
+    asked = setting.sample(round)
+    drawn = tuple(client for client in asked if setting.holds_samples(client))
+    empty = len(asked) - len(drawn)
+    if empty:
+        report("client without samples", f"{empty} of {len(asked)} clients have no samples: skipped", logging.INFO)
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
     finished, seconds = _in_time(setting, plans)
@@ -59,6 +65,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally = server.tally
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
+    if not clients:
+        report("round without clients", f"nobody takes part ({_nobody(asked, drawn)}): the model stays as it is")
     samples, loss, correct = 0, 0.0, 0.0
     for reply in trained(engine, cohorts, job, tick):
         update = _received(setting, server, reply)
@@ -88,7 +96,15 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         "train_accuracy": correct / samples if samples else None,
         **server.told(setting),
         "levels": dict(sorted(Counter(levels[client].name for client in clients).items())),
+        **({"empty": empty} if empty else {}),
     }
+
+
+def _nobody(asked: tuple[int, ...], drawn: tuple[int, ...]) -> str:
+    """Why a round has no clients."""
+    if not asked:
+        return "none of those drawn is online"
+    return "all are past the deadline" if drawn else "none of those drawn has samples"
 
 
 def _received(setting: Setting, server: Server, update: Update) -> Update:

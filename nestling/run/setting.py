@@ -242,6 +242,10 @@ class Setting:
         told = ("running_mean", "running_var", "num_batches_tracked")
         return frozenset(f"{name}.{what}" for name, _ in batch_norms(self.model) for what in told)
 
+    def holds_samples(self, client: int) -> bool:
+        """Whether a client has anything to train on: with data.minimum=0 some have not."""
+        return self.experiment.data.minimum > 0 or len(self.partition.train[client]) > 0
+
     def level(self, client: int, round: int) -> Level:
         """The level of a client in a round: what its device can carry, or as the fleet assigns it."""
         if self.devices is None:
