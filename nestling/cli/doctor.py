@@ -42,7 +42,7 @@ def doctor_command(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Tell what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe here."""
+    """Tell what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe."""
     with working("looking at this machine"):
         from nestling import __version__  # noqa: PLC0415
 

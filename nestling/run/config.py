@@ -211,7 +211,7 @@ class Experiment(_Settings, frozen=True):
             key, equals, text = override.partition("=")
             if not equals:
                 raise ConfigError(f"{override!r} is not a setting: write key=value, such as rounds=5")
-            changes.append((key.strip(), _value(text.strip())))
+            changes.append((key.strip(), as_value(text)))
         last = dict(changes)
         if last.get("model.name", self.model.name) != self.model.name:
             data["model"]["options"] = {}
@@ -300,8 +300,9 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
     place[last] = value
 
 
-def _value(text: str) -> Any:
+def as_value(text: str) -> Any:
     """Read a value as TOML would, and as plain text where it is not TOML."""
+    text = text.strip()
     try:
         found = tomllib.loads(f"value = {text}")
     except RecursionError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from nestling.errors import NestlingError, RunError, first_line
+from nestling.errors import NestlingError, RunError, RunFailed, first_line
 from nestling.run.config import Experiment, from_file
 from nestling.run.experiment import resume, run
 
@@ -16,7 +17,7 @@ _POLL = 0.5  # seconds between looks at how far the experiments are
 
 def run_many(
     wanted: Mapping[Path, Experiment], processes: int = 1, look: Callable[[int, int], None] = lambda done, of: None
-) -> dict[Path, str]:
+) -> dict[Path, NestlingError]:
     """Run every experiment into its directory; go on with those that were interrupted, leave those that are done.
 
     Parameters
@@ -31,12 +32,12 @@ def run_many(
     Returns
     -------
     dict
-        Directory → what went wrong, in one sentence: empty where all went well.
+        Directory → what went wrong: empty where all went well.
     """
     for folder, experiment in wanted.items():
         _same(folder, experiment)
     rounds = sum(experiment.rounds for experiment in wanted.values())
-    failed: dict[Path, str] = {}
+    failed: dict[Path, NestlingError] = {}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(processes, len(wanted))), mp_context=context) as pool:
         running: dict[Future[None], Path] = {
@@ -47,9 +48,12 @@ def run_many(
                 done, _ = wait(running, timeout=_POLL, return_when=FIRST_COMPLETED)
                 for future in done:
                     folder, problem = running.pop(future), future.exception()
-                    if problem is not None:
-                        said = str(problem) if isinstance(problem, NestlingError) else f"unexpected {problem!r}"
-                        failed[folder] = first_line(RunError(said))
+                    if isinstance(problem, NestlingError):
+                        failed[folder] = problem
+                    elif isinstance(problem, BrokenProcessPool):
+                        failed[folder] = RunFailed("its process was killed, or could not be started")
+                    elif problem is not None:
+                        failed[folder] = RunFailed(f"unexpected {type(problem).__name__}: {first_line(problem)}")
                 look(sum(_rounds(folder) for folder in wanted), rounds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -73,6 +73,8 @@ def _converted(path: str, value: Any, kind: Any) -> Any:
             ) from None
         reason = str(problem).partition(" - at `")[0]
         raise ConfigError(f"the setting {path} cannot be {shown(value)}: {reason[:1].lower()}{reason[1:]}") from None
+    except UnicodeEncodeError:  # half a character, from bytes on a command line that are no text
+        raise ConfigError(f"the setting {path} cannot be {shown(value)}: it is not a text") from None
     _writable(path, found)
     return found
 
