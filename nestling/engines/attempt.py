@@ -9,7 +9,7 @@ from typing import Any
 
 from nestling.engines.blocks import SharedMemoryFull
 from nestling.engines.engine import Failure, Reply, Work
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 from nestling.events import collect
 
 TRIES = 2  # attempts in workers; a job that is lost so often is done in the main process
@@ -59,7 +59,7 @@ def failure(index: int, problem: Exception) -> Failure:
     try:
         pickle.loads(pickle.dumps(problem))
     except Exception:  # an error may hold anything, and take anything to be made again
-        problem = RunError(reason)
+        problem = RunFailed(" ".join(reason.split()))
     return Failure(index, reason, problem)
 
 

@@ -122,7 +122,7 @@ class RayEngine:
                 shift.replace_late(watch.tick())
                 since = time.monotonic() if done or shift.busy else since
                 if time.monotonic() - since > _PATIENCE:
-                    raise RunError(
+                    raise RunFailed(
                         f"Ray found no room for a worker within {_PATIENCE:.0f} seconds: "
                         f"it has {ray.cluster_resources().get('CPU', 0):.0f} CPUs, and others may use them"
                     )

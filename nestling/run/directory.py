@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nestling.errors import RunError
-from nestling.run.lock import LOCK, cannot_write, locked
+from nestling.run.disk import cannot_write
+from nestling.run.lock import LOCK, locked
 
 CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
     "config.toml",

@@ -27,8 +27,9 @@ from nestling.local.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.changes import check_rounds, check_settings
-from nestling.run.config import Experiment, from_file
+from nestling.run.config import Experiment, checked, from_file
 from nestling.run.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
+from nestling.run.disk import creating, writing
 from nestling.run.evaluate import evaluate, score
 from nestling.run.identity import Identity, config_text, describe, with_names
 from nestling.run.isolation import clean_torch
@@ -127,7 +128,7 @@ def run(
     ['global_accuracy', 'global_loss']
     """
     end_if_script_is_unguarded()
-    chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
+    chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _able(chosen)
     folder = None if out is None else Path(out)
     blueprint = Blueprint(chosen, model, dataset, partition, method)
@@ -140,10 +141,12 @@ def run(
         objects = describe(blueprint) if folder is not None else {}
         made = setting(blueprint)
         if folder is not None:
-            Identity.of(made, objects).write(folder)
-            write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
+            with creating(folder):
+                Identity.of(made, objects).write(folder)
+                write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
         server = Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
+        with writing(folder):
+            return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
 def resume(
@@ -209,11 +212,12 @@ def resume(
             finished = _finished(folder, made, server)
             if finished is not None:
                 return finished
-            if experiment != written:
-                write_whole(folder / CONFIG, config_text(experiment, objects))
-            (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
-            checkpoint.clean(folder, server)
-            return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
+            with writing(folder):
+                if experiment != written:
+                    write_whole(folder / CONFIG, config_text(experiment, objects))
+                (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
+                checkpoint.clean(folder, server)
+                return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
 def _play(

@@ -26,7 +26,7 @@ from nestling.engines.parent import (
     unguarded,
     watch_parent,
 )
-from nestling.errors import NestlingError, RunError, first_line
+from nestling.errors import NestlingError, RunError, RunFailed, first_line
 from nestling.events import in_words, totals_of
 from nestling.run.changes import HARMLESS, changed_settings
 from nestling.run.config import Experiment, from_file
@@ -42,7 +42,7 @@ logger = logging.getLogger("nestling")
 
 def run_many(
     wanted: Mapping[Path, Experiment], processes: int = 1, look: Callable[[int, int], None] = lambda done, of: None
-) -> dict[Path, str]:
+) -> dict[Path, NestlingError]:
     """Run every experiment into its directory; go on with those that were interrupted, leave those that are done.
 
     Whatever stops this function (Ctrl-C, an error) stops the experiments too, after they have saved whole rounds. Every
@@ -60,14 +60,14 @@ def run_many(
     Returns
     -------
     dict
-        Directory → what went wrong, in one sentence: empty where all went well.
+        Directory → what went wrong: empty where all went well.
     """
     end_if_script_is_unguarded()
     for folder, experiment in wanted.items():
         _same(folder, experiment)
     rounds = sum(experiment.rounds for experiment in wanted.values())
     waiting: deque[Path] = deque(wanted)
-    failed: dict[Path, str] = {}
+    failed: dict[Path, NestlingError] = {}
     children: list[_Child] = []
     try:
         while len(children) < min(max(1, processes), len(wanted)):
@@ -82,7 +82,7 @@ def run_many(
                 if over is not None:
                     place, problem = over
                     _sum_up(place)
-                    if problem:
+                    if problem is not None:
                         failed[place] = problem
             look(sum(_rounds(folder) for folder in wanted), rounds)
     finally:
@@ -112,23 +112,24 @@ class _Child:
         with suppress(OSError):  # should it be gone again, that is noticed by looking for its result
             self.pipe.send((folder, wanted[folder].to_toml()))
 
-    def result(self) -> tuple[Path, str] | None:
+    def result(self) -> tuple[Path, NestlingError | None] | None:
         """Return the directory of an experiment that is over and what went wrong, if anything; None while it runs."""
         assert self.folder is not None
-        folder, problem = self.folder, None
+        folder = self.folder
         if self.pipe.poll():
             try:
-                problem = str(self.pipe.recv())
+                sentence, code = self.pipe.recv()
             except (EOFError, OSError):
                 self.process.join(5)
-        if problem is None:
-            if self.process.is_alive():
-                return None
-            if self.process.exitcode == UNGUARDED:
-                raise RunError(unguarded("running several experiments"))
-            problem = f"its process {ending(self.process.exitcode)}"
+            else:
+                self.folder = None
+                return folder, (RunFailed if code == 1 else RunError)(sentence) if sentence else None
+        if self.process.is_alive():
+            return None
+        if self.process.exitcode == UNGUARDED:
+            raise RunError(unguarded("running several experiments"))
         self.folder = None
-        return folder, problem
+        return folder, RunFailed(f"its process {ending(self.process.exitcode)}")
 
 
 def _stop(children: list[_Child]) -> None:
@@ -174,15 +175,15 @@ def _serve(pipe: Connection) -> None:
         os._exit(128 + signal.SIGTERM)
 
 
-def _problem(folder: Path, settings: str) -> str:
-    """Run an experiment and return what went wrong, in one sentence, or nothing."""
+def _problem(folder: Path, settings: str) -> tuple[str, int]:
+    """Run an experiment and return what went wrong, in one sentence or none, and the exit code of that."""
     try:
         _one(folder, settings)
     except NestlingError as problem:
-        return first_line(problem)
+        return first_line(problem), problem.exit_code
     except Exception as problem:  # the other experiments go on, and the command line tells of this one
-        return first_line(RunError(f"unexpected {problem!r}"))
-    return ""
+        return f"unexpected {type(problem).__name__}: {first_line(problem)}", 1
+    return "", 0
 
 
 def _one(folder: Path, settings: str) -> None:

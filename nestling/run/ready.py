@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from nestling.cut import Plan
@@ -46,9 +47,12 @@ def _asked(setting: Setting, round: int) -> tuple[int, ...]:
     """The clients asked for statistics."""
     clients, wanted = setting.fleet.clients, setting.experiment.evaluate.statistics_clients
     if not wanted or wanted >= clients:
-        return tuple(range(clients))
+        return tuple(filter(setting.holds_samples, range(clients)))
     stream = numpy_stream(setting.experiment.seed, "statistics", round)
-    return tuple(sorted(stream.choice(clients, wanted, replace=False).tolist()))
+    drawn = sorted(stream.choice(clients, wanted, replace=False).tolist())
+    able = tuple(filter(setting.holds_samples, drawn))
+    # where all of them are without samples, the next one who has some is asked
+    return able or tuple(islice(filter(setting.holds_samples, stream.permutation(clients).tolist()), 1))
 
 
 def statistics_batch(setting: Setting) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
@@ -42,7 +42,11 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     server = before.next()
     round = server.round
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
-    drawn = setting.sample(round)
+    asked = setting.sample(round)
+    drawn = tuple(client for client in asked if setting.holds_samples(client))
+    empty = len(asked) - len(drawn)
+    if empty:
+        report("client without samples", f"{empty} of {len(asked)} clients have no samples: skipped", logging.INFO)
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
     finished, seconds = _in_time(setting, server, plans)
@@ -70,6 +74,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally = server.tally
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
+    if not clients:
+        report("round without clients", f"nobody takes part ({_nobody(asked, drawn)}): the model stays as it is")
     samples, loss, correct = 0, 0.0, 0.0
     for reply in trained(engine, cohorts, job, tick):
         update = _received(setting, server, reply)
@@ -81,7 +87,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         loss += update.progress.loss
         correct += update.progress.correct
     if clients and not tally.clients:
-        raise RunError(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
+        raise RunFailed(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
     how, trainable = setting.experiment.server, setting.parameters - setting.user_frozen
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(
@@ -99,7 +105,15 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         "train_accuracy": correct / samples if samples else None,
         **server.told(setting),
         "levels": dict(sorted(Counter(levels[client].name for client in clients).items())),
+        **({"empty": empty} if empty else {}),
     }
+
+
+def _nobody(asked: tuple[int, ...], drawn: tuple[int, ...]) -> str:
+    """Why a round has no clients."""
+    if not asked:
+        return "none of those drawn is online"
+    return "all are past the deadline" if drawn else "none of those drawn has samples"
 
 
 def _received(setting: Setting, server: Server, update: Update) -> Update:

@@ -22,7 +22,7 @@ from nestling.local.norms import STATISTICS, batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.run.config import Experiment
 from nestling.run.frozen import frozen_names, frozen_slice
-from nestling.run.model import traced_model
+from nestling.run.model import check_output, traced_model
 from nestling.run.rows import thawed, token_axes
 from nestling.run.shares import dealt, opened
 from nestling.run.texts import held_out
@@ -265,6 +265,10 @@ class Setting:
     def _frozen_sizes(self) -> dict[str, int]:
         return {name: tensor.itemsize for name, tensor in self.model.state_dict().items() if name in self.user_frozen}
 
+    def holds_samples(self, client: int) -> bool:
+        """Whether a client has anything to train on: with data.minimum=0 some have not."""
+        return self.experiment.data.minimum > 0 or len(self.partition.train[client]) > 0
+
     def level(self, client: int, round: int) -> Level:
         """The level of a client in a round: what its device can carry, or as the fleet assigns it."""
         if self.devices is None:
@@ -317,6 +321,7 @@ def setting(blueprint: Blueprint) -> Setting:
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
     model, axes, started = traced_model(experiment, dataset, blueprint.model)
+    check_output(model, dataset, method)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
     made = Setting(experiment, method, model, axes, dataset, shares, validation, unlabelled, fleet, started)

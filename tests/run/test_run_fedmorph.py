@@ -10,7 +10,7 @@ import nestling
 from nestling.cut import extract
 from nestling.cut.extract import cuts
 from nestling.errors import NestlingError
-from nestling.run import Data, Evaluate, FleetSettings, Model, resume, run, take
+from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
 from nestling.run.setting import Blueprint, setting
 
 DATA = Data(name="digits", samples=400, unlabelled=0.25)
@@ -116,7 +116,7 @@ def test_two_workers_tell_the_same(tmp_path):
 
 def test_both_networks_can_be_taken_out(tmp_path):
     result = run(morphing(), out=tmp_path / "run")
-    small_one, large = take(tmp_path / "run", "a"), take(tmp_path / "run")
+    small_one, large = load(tmp_path / "run").submodel("a"), load(tmp_path / "run").submodel()
     count = [sum(tensor.numel() for tensor in model.parameters()) for model in (small_one, large)]
     assert count[0] == result.summary["levels"]["a"]["parameters"] < count[1]
     accuracy = large(result.setting.dataset.ready(result.setting.dataset.test_inputs[:100])).argmax(-1)

@@ -14,7 +14,7 @@ from nestling.engines import LocalEngine
 from nestling.local import Local
 from nestling.local.train import Progress
 from nestling.methods import make
-from nestling.run import Evaluate, FleetSettings, Model, resume, run, take
+from nestling.run import Evaluate, FleetSettings, Model, load, resume, run
 from nestling.run.jobs import Update
 from nestling.run.owns import Owns
 from nestling.run.round import play
@@ -170,7 +170,7 @@ def test_submodels_are_taken_out_by_level(tmp_path):
     data = result.setting.dataset
     for level in ("0.2", "1"):
         with torch.no_grad():
-            said = take(tmp_path / "run", level)(data.ready(data.test_inputs)).argmax(1)
+            said = load(tmp_path / "run").submodel(level)(data.ready(data.test_inputs)).argmax(1)
         found = (said == data.test_targets).double().mean().item()
         assert found == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
     assert {path.stem for path in (tmp_path / "run" / "submodels").iterdir()} == {
