@@ -1,13 +1,12 @@
 """`nestling run`, `resume`, `compare` and `report` as people and scripts use them."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from processes import start, wait_until
 
 from nestling.cli import main
 
@@ -63,15 +62,12 @@ def test_toml_files_and_tensorboard(tmp_path, capsys):
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     place = tmp_path / "run"
     command = [sys.executable, "-m", "nestling", "run", "fedrolex-digits", "rounds=40", *QUICK[1:], "--out", str(place)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (place / "metrics.jsonl").exists() or (place / "metrics.jsonl").read_text().count("\n") < 2:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    metrics = place / "metrics.jsonl"
+    with start(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: (metrics.exists() and metrics.read_text().count("\n") > 1) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
     assert err.strip() == f"stopped; all whole rounds are saved: nestling resume {place}"
     assert list((place / "checkpoints").iterdir())
     assert not (place / "summary.json").exists()

@@ -1,8 +1,9 @@
 """The examples run, and show what they say."""
 
-import subprocess
 import sys
 from pathlib import Path
+
+from processes import call
 
 from nestling.methods import make
 from nestling.run import find, run
@@ -11,9 +12,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def program(name):
-    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return call([sys.executable, EXAMPLES / name], check=True).stdout
 
 
 def test_a_method_of_ones_own_is_one_short_file(monkeypatch):

@@ -5,10 +5,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import call, start, wait_until
 from run_cases import small, told
 
 from nestling.errors import NestlingError, TrainingError
@@ -78,14 +78,11 @@ def test_killed_at_any_moment(tmp_path):
     program.write_text(PROGRAM)
     command = [sys.executable, str(program)]
     here = str(Path(__file__).parent)
-    subprocess.run([*command, str(tmp_path / "whole"), here], check=True)
+    call([*command, str(tmp_path / "whole"), here], check=True)
     draw, kills = random.Random(5), 0
     for _ in range(30):
-        process = subprocess.Popen([*command, str(tmp_path / "cut"), here])
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "cut" / "metrics.jsonl").exists() and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        process = start([*command, str(tmp_path / "cut"), here])
+        wait_until(lambda: (tmp_path / "cut" / "metrics.jsonl").exists() or process.poll() is not None)  # noqa: B023
         try:
             process.wait(draw.uniform(0.0, 0.4))
         except subprocess.TimeoutExpired:
@@ -95,7 +92,7 @@ def test_killed_at_any_moment(tmp_path):
         if (tmp_path / "cut" / "summary.json").exists():
             break
         if kills >= 4:  # enough: let it end
-            subprocess.run([*command, str(tmp_path / "cut"), here], check=True)
+            call([*command, str(tmp_path / "cut"), here], check=True)
             break
     assert kills >= 2
     assert told(tmp_path / "cut") == told(tmp_path / "whole")
@@ -163,7 +160,7 @@ def test_a_full_disk_loses_no_round(tmp_path):
         "run(small(rounds=3, checkpoint=1), out=sys.argv[1])\n"
     )
     here = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), here], check=False, capture_output=True)
+    done = call([sys.executable, "-c", code, str(tmp_path / "run"), here])
     assert done.returncode != 0
     assert saved(tmp_path / "run") == []
     resume(tmp_path / "run")
