@@ -19,18 +19,22 @@ demo: $(READY)   ## compare methods on digits, with devices of five sizes: a tab
 	@rm -rf demo
 	$(BIN)/nestling compare $(DEMO) --out demo
 
+# Each worker begins with tests that lie side by side and takes over from others at the end: what the tests of a file
+# share (nets, engines, a Ray) is made once and not by every worker.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(READY)   ## all tests but the slow ones, on every core
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(PYTEST) -m "not slow"
 
 slow: $(READY)   ## the tests marked slow (pytest says 5 where there are none)
-	$(BIN)/python -m pytest -n auto -m slow tests || test $$? = 5
+	$(PYTEST) -m slow tests || test $$? = 5
 
 # oneDNN chooses its kernels by the processor: where AVX-512 is there, those of most laptops would never be tested.
 TRAINING := tests/local tests/methods tests/nets tests/run/test_run_rounds.py tests/run/test_run_cohorts.py
 
 avx2: $(READY)   ## the tests that train, with the kernels of processors without AVX-512
 	@if grep -qsw avx512f /proc/cpuinfo; then \
-	  ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n auto -m "not slow" $(TRAINING); \
+	  ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -m "not slow" $(TRAINING); \
 	else \
 	  echo "make avx2: nothing to do; this processor has no AVX-512, so 'make test' has run these kernels already"; \
 	fi

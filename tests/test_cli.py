@@ -219,7 +219,7 @@ def test_interrupting_is_quiet(folder):
 
 
 def test_bad_input_as_a_program():
-    done = shell("cost", "--model", "no-such-model")
+    done = shell("list", "no-such-kind")
     assert (done.returncode, done.stdout) == (2, "")
     one_sentence(done.stderr)
 
@@ -261,11 +261,14 @@ def test_cost_of_the_papers_net_as_a_program():
     assert rows[0]["batch"] == 32
 
 
-def test_cost_table_is_plain_where_there_is_no_terminal():
-    done = shell("cost", "--model", "mlp", "--levels", "a,0.3", COLUMNS="30")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
-    header, _, first, second, caption = done.stdout.splitlines()
+def test_cost_table_is_plain_where_there_is_no_terminal(run, monkeypatch):
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "30")
+    code, out, err = run("cost", "--model", "mlp", "--levels", "a,0.3")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    header, _, first, second, caption = out.splitlines()
     assert header.split() == ["level", "width", "parameters", "share", "size", "MACs", "activations", "memory"]
     assert first.split()[:4] == ["a", "1", "199,210", "100.00%"]
     assert second.split()[:2] == ["0.3", "0.3"]
