@@ -18,6 +18,8 @@ from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.config import Experiment, from_file
 from nestling.run.evaluate import ready
+from nestling.run.identity import Identity, describe
+from nestling.run.isolation import clean_torch
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
@@ -69,9 +71,10 @@ class LoadedRun:
         full = made.whole(server.notes)
         plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
         given = server.given(made, full) if plan == full else {}
-        state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
-        model = submodel(made.model, made.axes, plan)
-        model.load_state_dict(state)
+        with clean_torch(made.experiment.threads, made.experiment.device):
+            state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
+            model = submodel(made.model, made.axes, plan)
+            model.load_state_dict(state)
         return model.eval()
 
 
@@ -106,10 +109,17 @@ def load(
     place = Path(folder)
     if not (place / "config.toml").is_file():
         raise RunError(f"{str(place)!r} is not a run directory: it holds no config.toml")
-    made = setting(Blueprint(from_file(place / "config.toml"), model, dataset, partition, method))
-    server = checkpoint.read(place, made)
+    blueprint = Blueprint(from_file(place / "config.toml"), model, dataset, partition, method)
+    identity = Identity.read(place)
+    if identity is not None:
+        identity.check_objects(place, describe(blueprint), "nestling.load")
+    with clean_torch(blueprint.experiment.threads, blueprint.experiment.device):
+        made = setting(blueprint)
+        server = checkpoint.read(place, made)
     if server is None:
         raise RunError(f"{str(place)!r} holds no checkpoint yet: no round is done")
+    if identity is not None:
+        identity.check_built(place, made, started_over=False)
     return LoadedRun(place, server.round, _summary(place / "summary.json"), made, server)
 
 

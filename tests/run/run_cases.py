@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from nestling.local import Local, cross_entropy
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model, resume, run
 from nestling.run.jobs import TrainMany
 from nestling.run.setting import setting
 from nestling.run.workshop import Workshop
@@ -29,6 +29,14 @@ def small(**changes):
         "evaluate": Evaluate(every=2, samples=100, statistics_batch=50),
     }
     return Experiment(**{**settings, **changes})
+
+
+def begin_or_go_on(folder):
+    """Start a run of twelve rounds, or go on with it: for children that are killed."""
+    if (folder / "config.toml").exists():
+        resume(folder)
+    else:
+        run(small(method="standalone", rounds=12, checkpoint=2), out=folder)
 
 
 def same_state(one, other):

@@ -27,6 +27,7 @@ from nestling.run.workshop import Workshop
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
+SHALLOW = {"widths": [8, 8, 8, 8], "depths": [1, 2, 1, 1], "learn_steps": False}
 ADAM = Local(optimizer="adam", lr=0.01, epochs=1, batch=20)
 WORDS = {
     "model": Model(name="transformer-nwp", options={"width": 8, "heads": 2, "hidden": 8, "depth": 1}),
@@ -72,7 +73,7 @@ def test_the_number_of_workers_changes_no_bit():
         ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
         ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
         ("heterofl", WORDS),
-        ("nefl", {"model": Model(name="resnet18", options={"widths": [8, 8, 8, 8], "learn_steps": False})}),
+        ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
     ],
 )
 @pytest.mark.usefixtures("exactly")
@@ -97,7 +98,7 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
     [
         ("heterofl", {}, Model(name="mlp", options={"widths": [12, 8]})),
         ("fedrolex", {"masked": False}, Model(name="cnn", options={"widths": [4, 8]})),
-        ("nefl", {}, Model(name="resnet18", options={"widths": [8, 8, 8, 8], "learn_steps": False})),
+        ("nefl", {}, Model(name="resnet18", options=SHALLOW)),
         ("fed-dropout", {}, Model(name="mlp", options={"widths": [12, 8]})),
     ],
 )
@@ -178,7 +179,11 @@ def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypa
 @pytest.mark.usefixtures("exactly")
 def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method, monkeypatch):
     """The same round, but for the order of sums, whether a client's training is a job or a part of one."""
-    changes = {"model": Model(name="resnet18-exits", options={"widths": [4, 4, 4, 4]})} if method == "depthfl" else {}
+    changes = (
+        {"model": Model(name="resnet18-exits", options={"widths": [4] * 4, "depths": [1] * 4})}
+        if method == "depthfl"
+        else {}
+    )
     experiment = small(
         method=method,
         data=Data(name="digits", samples=400, partition="iid"),
