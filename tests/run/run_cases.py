@@ -39,6 +39,18 @@ def begin_or_go_on(folder):
         run(small(method="standalone", rounds=12, checkpoint=2), out=folder)
 
 
+def tiny(**changes):
+    """Four clients of two levels, two of them a round, on a net that takes no time: for tests of files."""
+    settings = {
+        "model": Model(name="cnn", options={"widths": [4, 4]}),
+        "data": Data(name="digits", samples=80),
+        "fleet": FleetSettings(clients=4, per_round=2, levels="a-b"),
+        "evaluate": Evaluate(every=2, samples=20),
+        "cohort": "off",
+    }
+    return small(**{**settings, **changes})
+
+
 def same_state(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 

@@ -1,16 +1,18 @@
 """Damaged files: the last good checkpoint is used, and what cannot be mended is one sentence, never other numbers."""
 
+import hashlib
 import json
 import shutil
 
 import pytest
-from run_cases import small, told
+from run_cases import tiny, told
 from test_run_resume import Stop
 
 from nestling.errors import RunError
 from nestling.events import collect
 from nestling.run import Evaluate, load, resume, run
-from nestling.run.checkpoint import saved
+from nestling.run.checkpoint import read, saved
+from nestling.run.setting import Blueprint, setting
 from nestling.upload import Upload
 
 ROUNDS = 6
@@ -20,7 +22,7 @@ def experiment(**changes):
     """Clients keep something to themselves and remember what they did not send: all kinds of files."""
     upload = Upload(format="topk", share=0.2, feedback=True)
     settings = {"method": "lg-fedavg", "rounds": ROUNDS, "checkpoint": 2, "upload": upload}
-    return small(**{**settings, "evaluate": Evaluate(every=2, samples=50), **changes})
+    return tiny(**{**settings, "evaluate": Evaluate(every=2, samples=20), **changes})
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,6 @@ def belongings(folder, kind, place):
     return sorted(names[place] - names[1 - place])
 
 
-@pytest.mark.parametrize("place", [0.01, 0.3, 0.999])
 @pytest.mark.parametrize(
     "name",
     [
@@ -68,8 +69,8 @@ def belongings(folder, kind, place):
         "SHA256SUMS",
     ],
 )
-def test_a_flipped_bit_in_the_newest_checkpoint_costs_one_checkpoint(copy, stopped, name, place):
-    flip(saved(copy)[-1] / name, place)
+def test_a_flipped_bit_in_the_newest_checkpoint_costs_one_checkpoint(copy, stopped, name):
+    flip(saved(copy)[-1] / name)
     with collect() as events:
         resume(copy)
     (event,) = [event for event in events if event.kind == "checkpoint damaged"]
@@ -87,6 +88,18 @@ def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, how):
         resume(copy)
     assert f"{kind}/{name} {'does not match its checksum' if how == 'flip' else 'is missing'}" in events[0].message
     assert told(copy) == told(stopped[1])
+
+
+def test_no_flipped_bit_goes_unnoticed(copy):
+    made = setting(Blueprint(experiment()))
+    for path in [*saved(copy)[-1].iterdir(), copy / "private" / belongings(copy, "private", 1)[0].rpartition("/")[2]]:
+        for place in (0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.999):
+            flip(path, place)
+            with collect() as events:
+                assert read(copy, made).round == 4, (path, place)
+            assert [event.kind for event in events] == ["checkpoint damaged"]
+            flip(path, place)
+    assert read(copy, made).round == 5
 
 
 def test_what_is_there_of_a_checkpoint_may_be_little(copy, stopped):
@@ -154,8 +167,6 @@ def test_files_of_every_kept_checkpoint_are_kept(copy):
 
 
 def test_checksums_are_those_of_sha256sum(copy):
-    import hashlib  # noqa: PLC0415
-
     place = saved(copy)[-1]
     lines = (place / "SHA256SUMS").read_text().splitlines()
     assert len(lines) > 6
@@ -203,9 +214,7 @@ def test_checkpoints_of_an_unknown_format_are_refused(copy):
         resume(copy)
 
 
-@pytest.mark.parametrize(
-    "tail", [b"\xff\xfe\x00", b'{"round": 6, "half a li', b"\x00" * 5000, b"}{", b'{"round": 99}\n\xc3']
-)
+@pytest.mark.parametrize("tail", [b"\xff\xfe\x00", b'{"round": 6, "half a li', b'{"round": 99}\n\xc3'])
 @pytest.mark.parametrize("over", [True, False])
 def test_bytes_after_the_last_whole_line_are_cut_off(tmp_path, stopped, tail, over):
     shutil.copytree(stopped[over], tmp_path / "run")
@@ -215,7 +224,7 @@ def test_bytes_after_the_last_whole_line_are_cut_off(tmp_path, stopped, tail, ov
     assert told(tmp_path / "run") == told(stopped[1])
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"seconds": "x"}', b'{"seconds": null}'])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
 def test_a_damaged_stop_watch_costs_the_time_alone(copy, stopped, content):
     (copy / "seconds.json").write_bytes(content)
     with collect() as events:
@@ -229,7 +238,7 @@ def damaged(lines, how):
         "shorter": lines[:3],
         "not UTF-8": [lines[0], b"\xff" + lines[1], *lines[2:]],
         "not JSON": [lines[0], lines[1][5:], *lines[2:]],
-        "another digit": [lines[0].replace(b'"clients": 4', b'"clients": 5'), *lines[1:]],
+        "another digit": [lines[0].replace(b'"clients": 2', b'"clients": 3'), *lines[1:]],
         "swapped": [lines[1], lines[0], *lines[2:]],
         "gone": [],
     }[how]

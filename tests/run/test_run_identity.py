@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from run_cases import small, told
+from run_cases import tiny, told
 from test_run_resume import Stop
 from torch import nn
 
@@ -41,26 +41,26 @@ def net(seed=0, **options):
 
 def data(name="mine"):
     digits = load("digits")
-    return replace(digits, name=name, inputs=digits.inputs[:400], targets=digits.targets[:400])
+    return replace(digits, name=name, inputs=digits.inputs[:80], targets=digits.targets[:80])
 
 
 def shares(seed=0):
-    return nestling.partition(data(), 8, seed=seed)
+    return nestling.partition(data(), 4, seed=seed)
 
 
 def interrupted(folder, **own):
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=3), out=folder, watcher=Stop(rounds=1), **own)
+        run(tiny(rounds=3), out=folder, watcher=Stop(rounds=1), **own)
 
 
 def test_objects_handed_in_are_needed_again(tmp_path, capsys):
     own = {"model": net(), "dataset": data(), "partition": shares(), "method": make("fedrolex")}
-    run(small(rounds=3), out=tmp_path / "whole", **own)
+    run(tiny(rounds=3), out=tmp_path / "whole", **own)
     interrupted(tmp_path / "cut", **own)
     for path in ("whole", "cut"):  # whether it is over or not
         assert main(["resume", str(tmp_path / path)]) == 2
         err = capsys.readouterr().err
-        assert "was started in Python with its own model (Net), dataset (mine), partition (8 clients)" in err
+        assert "was started in Python with its own model (Net), dataset (mine), partition (4 clients)" in err
         assert f"nestling.resume({str(tmp_path / path)!r}, model=…, dataset=…, partition=…, method=…)" in err
         assert err.count("\n") == 1
     with pytest.raises(RunError, match=r"with its own dataset \(mine\) and partition .* must be handed in again"):
@@ -80,7 +80,7 @@ def test_objects_handed_in_are_needed_again(tmp_path, capsys):
         ("dataset", data, lambda: replace(data(), targets=data().targets.flip(0)), "labels differ"),
         ("dataset", data, lambda: replace(data(), inputs=data().inputs.flip(0)), "samples differ"),
         ("dataset", data, lambda: replace(data(), augment="crop-flip"), "preparation differs"),
-        ("partition", shares, lambda: shares(1), "training shares and test shares differ"),
+        ("partition", shares, lambda: shares(1), "training shares, test shares and labels differ"),
         ("method", lambda: make("fedrolex"), lambda: make("fedrolex", {"step": 2}), "plan differs"),
     ],
 )
@@ -103,10 +103,10 @@ def test_objects_that_were_not_handed_in_are_refused(tmp_path):
 
 def test_a_run_that_starts_over_needs_the_same_weights(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=3), out=tmp_path / "run", watcher=Stop(jobs=1), model=net())
+        run(tiny(rounds=3), out=tmp_path / "run", watcher=Stop(jobs=1), model=net())
     with pytest.raises(RunError, match=r"no round of .* was saved, and the weights of the model handed in are not"):
         resume(tmp_path / "run", model=net(seed=1))
-    run(small(rounds=3), out=tmp_path / "whole", model=net())
+    run(tiny(rounds=3), out=tmp_path / "whole", model=net())
     resume(tmp_path / "run", model=net())
     assert told(tmp_path / "run") == told(tmp_path / "whole")
 
@@ -114,7 +114,7 @@ def test_a_run_that_starts_over_needs_the_same_weights(tmp_path):
 def test_the_directory_says_what_was_used(tmp_path, capsys):
     deal = shares()
     own = {"model": net(), "dataset": data(), "partition": Partition(deal.train, deal.test, deal.labels)}
-    result = run(small(rounds=1), out=tmp_path / "run", **own)
+    result = run(tiny(rounds=1), out=tmp_path / "run", **own)
     named = {key: result.summary[key] for key in ("model", "dataset", "partition", "name", "command")}
     assert named == {
         "model": "Net",
@@ -142,19 +142,15 @@ def edit(folder, old, new):
     ("old", "new", "words"),
     [
         ("seed = 0", "seed = 5", r"seed is 5 and was 0"),
-        ("clients = 8", "clients = 9", r"fleet\.clients is 9 and was 8"),
+        ("clients = 4", "clients = 5", r"fleet\.clients is 5 and was 4"),
         ("lr = 0.05", "lr = 0.01", r"local\.lr is 0\.01 and was 0\.05"),
-        (
-            "    16,\n    16,\n    16,",
-            "    16,\n    16,",
-            r"model\.options\.widths is \[8, 16, 16\] and was \[8, 16, 16, 16\]",
-        ),
+        ("    4,\n    4,", "    4,\n    8,", r"model\.options\.widths is \[4, 8\] and was \[4, 4\]"),
         ("every = 2", "every = 3", r"evaluate\.every is 3 and was 2"),
     ],
 )
 def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=3), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=3), out=tmp_path / "run", watcher=Stop(rounds=1))
     edit(tmp_path / "run", old, new)
     with pytest.raises(RunError, match=words):
         resume(tmp_path / "run")
@@ -165,9 +161,9 @@ def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
 
 
 def test_settings_that_cannot_change_numbers_may_change(tmp_path, capsys):
-    run(small(rounds=3), out=tmp_path / "whole")
+    run(tiny(rounds=3), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=3), out=tmp_path / "cut", watcher=Stop(rounds=1))
+        run(tiny(rounds=3), out=tmp_path / "cut", watcher=Stop(rounds=1))
     edit(tmp_path / "cut", "checkpoint = 10", "checkpoint = 1")
     with pytest.raises(RunError, match="seed is 4 and was 0"):
         resume(tmp_path / "cut", settings=["seed=4"])
@@ -189,7 +185,7 @@ def files(folder):
 @pytest.mark.parametrize("over", [True, False])
 def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
     """The short run evaluates its last round, which the long one does not: it must not show."""
-    short = small(method="standalone", rounds=3, checkpoint=2, evaluate=Evaluate(every=2, samples=100))
+    short = tiny(method="standalone", rounds=3, checkpoint=2, evaluate=Evaluate(every=2, samples=20))
     run(msgspec.structs.replace(short, rounds=7), out=tmp_path / "long")
     if over:
         run(short, out=tmp_path / "run")
@@ -198,7 +194,7 @@ def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
             run(short, out=tmp_path / "run", watcher=Stop(rounds=2))
     if how == "argument":
         with pytest.raises(KeyboardInterrupt):  # and it may be interrupted itself
-            resume(tmp_path / "run", rounds=7, watcher=Stop(jobs=5))
+            resume(tmp_path / "run", rounds=7, watcher=Stop(jobs=3))
         resume(tmp_path / "run")
     elif how == "command":
         assert main(["resume", str(tmp_path / "run"), "rounds=7"]) == 0
@@ -211,14 +207,14 @@ def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
 
 def test_the_best_round_is_that_of_the_long_run(tmp_path):
     """The last round of the short run may be its best, and is not evaluated in the long one."""
-    short = small(rounds=3, evaluate=Evaluate(every=4, samples=100))
+    short = tiny(rounds=3, evaluate=Evaluate(every=4, samples=20))
     assert run(short, out=tmp_path / "run").summary["best"]["round"] == 3
     whole = run(msgspec.structs.replace(short, rounds=5), out=tmp_path / "long").summary["best"]
     assert resume(tmp_path / "run", rounds=5).summary["best"] == whole
 
 
 def test_fewer_rounds_end_where_the_run_is(tmp_path):
-    short = small(rounds=3, evaluate=Evaluate(every=2, samples=100))
+    short = tiny(rounds=3, evaluate=Evaluate(every=2, samples=20))
     run(short, out=tmp_path / "short")
     with pytest.raises(KeyboardInterrupt):
         run(msgspec.structs.replace(short, rounds=6), out=tmp_path / "run", watcher=Stop(rounds=3))
@@ -229,13 +225,13 @@ def test_fewer_rounds_end_where_the_run_is(tmp_path):
 
 
 def test_milestones_can_be_extended_and_cosine_cannot(tmp_path):
-    local = msgspec.structs.replace(small().local, schedule="steps", milestones=(2,), factor=0.1)
-    short = small(rounds=2, local=local)
+    local = msgspec.structs.replace(tiny().local, schedule="steps", milestones=(2,), factor=0.1)
+    short = tiny(rounds=2, local=local)
     run(short, out=tmp_path / "run")
     run(msgspec.structs.replace(short, rounds=3), out=tmp_path / "long")
     resume(tmp_path / "run", rounds=3)
     assert told(tmp_path / "run") == told(tmp_path / "long")
-    run(small(rounds=2, local=msgspec.structs.replace(local, schedule="cosine")), out=tmp_path / "cosine")
+    run(tiny(rounds=2, local=msgspec.structs.replace(local, schedule="cosine")), out=tmp_path / "cosine")
     with pytest.raises(RunError, match=r"rounds cannot be 3, as the run began with 2: with local\.schedule=cosine"):
         resume(tmp_path / "cosine", rounds=3)
     edit(tmp_path / "cosine", "rounds = 2", "rounds = 3")
@@ -244,12 +240,12 @@ def test_milestones_can_be_extended_and_cosine_cannot(tmp_path):
 
 
 def test_a_server_that_counts_rounds_cannot_be_extended(tmp_path):
-    experiment = small(
+    experiment = tiny(
         method="fedmorph",
         options={"every": 2},
         rounds=2,
-        data=msgspec.structs.replace(small().data, unlabelled=0.25),
-        fleet=FleetSettings(clients=8, per_round=2, levels="a"),
+        data=msgspec.structs.replace(tiny().data, unlabelled=0.25),
+        fleet=FleetSettings(clients=4, per_round=2, levels="a"),
     )
     run(experiment, out=tmp_path / "run")
     with pytest.raises(RunError, match=r"what fedmorph does between rounds depends on their number"):
@@ -258,7 +254,7 @@ def test_a_server_that_counts_rounds_cannot_be_extended(tmp_path):
 
 def test_another_machine_is_told(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
     here = identity_module.machine.processor()
     monkeypatch.setattr(identity_module.machine, "processor", lambda: {**here, "torch": "9.9", "model": "Abacus"})
     with collect() as events:
@@ -274,9 +270,9 @@ def test_another_machine_is_told(tmp_path, monkeypatch):
 
 
 def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
-    run(small(rounds=2), out=tmp_path / "whole")
+    run(tiny(rounds=2), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
     (tmp_path / "run" / "identity.json").unlink()
     with collect() as events:
         resume(tmp_path / "run")
@@ -290,7 +286,7 @@ def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
 def test_named_data_is_recognised(tmp_path):
     """Data that the settings name may change too: other files in data.dir."""
     with pytest.raises(KeyboardInterrupt):
-        run(small(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
     path = tmp_path / "run" / "identity.json"
     record = json.loads(path.read_text())
     record["dataset"]["parts"]["samples"] = "0" * 64
@@ -300,6 +296,6 @@ def test_named_data_is_recognised(tmp_path):
 
 
 def test_models_by_name_keep_their_name(tmp_path):
-    result = run(small(rounds=1, model=Model(name="cnn", options={"widths": [4, 4]})), out=tmp_path / "run")
+    result = run(tiny(rounds=1, model=Model(name="cnn", options={"widths": [4, 4]})), out=tmp_path / "run")
     assert result.summary["model"] == "cnn"
     assert not (tmp_path / "run" / "config.toml").read_text().startswith("#")

@@ -6,13 +6,11 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from run_cases import small, told
+from run_cases import tiny, told
 
 from nestling.cli import main
 from nestling.errors import RunError
@@ -23,33 +21,31 @@ from nestling.run.experiment import Silent
 from nestling.run.lock import LOCK, locked
 from nestling.run.many import run_many
 
-HOLD = """
-import sys
-from pathlib import Path
-from nestling.run.lock import locked
-with locked(Path(sys.argv[1])):
-    print("locked", flush=True)
-    sys.stdin.readline()
-"""
+
+def hold(folder, ready):
+    """Hold the lock of a directory until killed."""
+    with locked(folder):
+        ready.set()
+        signal.pause()
 
 
 @pytest.fixture
 def other_writer():
     """Start processes that hold the lock of a directory until the test ends."""
-    started = []
+    context, started = multiprocessing.get_context("fork"), []  # they need no torch
 
     def start(folder):
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        ready = context.Event()
+        process = context.Process(target=hold, args=(folder, ready))
+        process.start()
         started.append(process)
-        assert process.stdout.readline() == "locked\n"
+        assert ready.wait(60)
         return process
 
     yield start
     for process in started:
         process.kill()
-        process.communicate(timeout=60)
+        process.join(60)
 
 
 class Meanwhile(Silent):
@@ -65,11 +61,11 @@ class Meanwhile(Silent):
 
 def test_the_second_writer_is_told_who_writes(tmp_path, other_writer, capsys):
     folder = tmp_path / "run"
-    run(small(rounds=1), out=folder)
+    run(tiny(rounds=1), out=folder)
     before = told(folder)
     writer = other_writer(folder)
     sentence = f"is being written by process {writer.pid}: wait until it ends, or give another directory"
-    for action in (lambda: run(small(rounds=1), out=folder), lambda: resume(folder)):
+    for action in (lambda: run(tiny(rounds=1), out=folder), lambda: resume(folder)):
         with pytest.raises(RunError, match=sentence):
             action()
     assert main(["resume", str(folder)]) == 2
@@ -78,7 +74,7 @@ def test_the_second_writer_is_told_who_writes(tmp_path, other_writer, capsys):
     assert err.count("\n") == 1
     assert told(folder) == before
     writer.kill()  # what is left of it is in nobody's way
-    writer.wait(60)
+    writer.join(60)
     assert (folder / LOCK).exists()
     resume(folder)
     assert not (folder / LOCK).exists()
@@ -92,7 +88,7 @@ def test_a_process_cannot_write_twice_either(tmp_path):
             resume(tmp_path / "run")
         refused.append(True)
 
-    run(small(rounds=2), out=tmp_path / "run", watcher=Meanwhile(again))
+    run(tiny(rounds=2), out=tmp_path / "run", watcher=Meanwhile(again))
     assert refused
     assert not (tmp_path / "run" / LOCK).exists()
 
@@ -102,7 +98,7 @@ def test_compare_is_told_too(tmp_path, other_writer, capsys):
     assert main(["compare", "fedavg-digits", "rounds=1", "--out", str(tmp_path / "all")]) == 2
     assert f"is being written by process {writer.pid}" in capsys.readouterr().err
     other_writer(tmp_path / "one" / "seed-0")
-    failed = run_many({tmp_path / "one" / "seed-0": small(rounds=1)})
+    failed = run_many({tmp_path / "one" / "seed-0": tiny(rounds=1)})
     assert "is being written by process" in failed[tmp_path / "one" / "seed-0"]
 
 
@@ -151,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(RunError, match=r"is a file: give a directory|cannot be written: Not a directory"):
-            run(small(rounds=1), out=place)
+            run(tiny(rounds=1), out=place)
 
 
 def test_directories_are_claimed_by_one_only(tmp_path):
@@ -201,7 +197,7 @@ def leave_drafts(folder):
 
 
 def test_a_directory_in_which_no_run_began_can_be_used(tmp_path):
-    run(small(rounds=1), out=tmp_path / "whole")
+    run(tiny(rounds=1), out=tmp_path / "whole")
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / LOCK).write_text("999999 here\n")
@@ -209,14 +205,14 @@ def test_a_directory_in_which_no_run_began_can_be_used(tmp_path):
     (folder / "identity.json").write_text("{}")
     with pytest.raises(RunError, match=r"holds no config\.toml, so nothing was started here; 'nestling run … --out"):
         resume(folder)
-    run(small(rounds=1), out=folder)
+    run(tiny(rounds=1), out=folder)
     assert told(folder) == told(tmp_path / "whole")
     assert not list(folder.glob(".*"))
 
 
 def test_drafts_go_and_what_others_put_there_stays(tmp_path):
     folder = tmp_path / "run"
-    run(small(rounds=1), out=folder)
+    run(tiny(rounds=1), out=folder)
     leave_drafts(folder)
     foreign = [".notes", ".config.toml.swp", "private/mine.txt", "checkpoints/.keep", "checkpoints/round-old"]
     for name in foreign:
@@ -228,7 +224,7 @@ def test_drafts_go_and_what_others_put_there_stays(tmp_path):
 
 
 def test_reports_ignore_a_lock(tmp_path, other_writer, capsys):
-    run(small(rounds=1), out=tmp_path / "run")
+    run(tiny(rounds=1), out=tmp_path / "run")
     other_writer(tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     capsys.readouterr()
