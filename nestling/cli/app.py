@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -127,7 +128,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if debug:
             traceback.print_exc()
-        return _complain(problem)
+        return signals.exit_code(otherwise=_complain(problem))
     return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
@@ -145,5 +146,6 @@ def _complain(problem: Exception) -> int:
             sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
     else:
         code, sentence = 1, f"unexpected {one_line(problem)} (--debug shows where)"
-    err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
+    with suppress(OSError):  # the terminal may be gone
+        err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
     return code
