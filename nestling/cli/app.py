@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -137,7 +138,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if debug:
             traceback.print_exc()
-        return _complain(problem)
+        return signals.exit_code(otherwise=_complain(problem))
     return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
@@ -146,5 +147,6 @@ def _complain(problem: Exception) -> int:
     from rich.text import Text  # noqa: PLC0415
 
     code, sentence = complaint(problem)
-    err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
     return code

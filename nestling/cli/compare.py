@@ -108,7 +108,7 @@ def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, Nestl
         try:
             return run_many(wanted, processes, lambda done, of: progress.update(task, completed=done, total=of))
         except KeyboardInterrupt:
-            progress.stop()
             with suppress(OSError):  # the terminal may be gone
+                progress.stop()
                 err().print("stopped; give the same command again to go on", soft_wrap=True)
             raise

@@ -42,8 +42,8 @@ def run_command(
 ) -> None:
     """Run an experiment: a preset or a TOML file, with settings changed as you like.
 
-    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C stops it after saving;
-    'nestling resume DIR' goes on.
+    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C (or SIGTERM, SIGHUP)
+    stops it after saving; 'nestling resume DIR' goes on.
     """
     with working("reading the settings"):
         from nestling.run import find, run  # noqa: PLC0415
@@ -95,8 +95,8 @@ def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], 
         try:
             result = action(Several(watchers))
         except KeyboardInterrupt:
-            stack.close()
             with suppress(OSError):  # the terminal may be gone
+                stack.close()
                 err().print(_stopped(place), soft_wrap=True)
             raise
     sum_up(place)
