@@ -148,10 +148,16 @@ def values(path: str, kind: Any) -> st.SearchStrategy[str]:
 KINDS = dict(leaves(Experiment)) | dict.fromkeys(ALSO, Any)
 
 
-@st.composite
-def overrides(draw: Any) -> list[str]:
-    paths = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3))
-    return [f"{path}={draw(values(path, KINDS[path]))}" for path in paths]
+def override(path: str) -> st.SearchStrategy[str]:
+    return values(path, KINDS[path]).map(lambda text: f"{path}={text}")
+
+
+OVERRIDES = st.lists(
+    st.sampled_from(sorted(KINDS)).flatmap(override),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda text: text.partition("=")[0],
+)
 
 
 def endless(override: str) -> bool:
@@ -205,7 +211,7 @@ def test_the_settings_that_others_are_tried_on_run(place):
 
 
 @settings(max_examples=CASES, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(overrides())
+@given(OVERRIDES)
 def test_any_settings_run_or_are_refused_in_one_sentence(place, chosen):
     if any(map(endless, chosen)):
         chosen = [*chosen, "rounds=0"]  # refused, but only after everything was read

@@ -43,7 +43,8 @@ def run_command(
     """Run an experiment: a preset or a TOML file, with settings changed as you like.
 
     Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C (or SIGTERM, SIGHUP)
-    stops it after saving; 'nestling resume DIR' goes on.
+    stops it after saving; 'nestling resume DIR' goes on. Another model.name or method starts from its own options, not
+    from the preset's.
     """
     with working("reading the settings"):
         from nestling.run import find, run  # noqa: PLC0415

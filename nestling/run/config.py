@@ -53,6 +53,7 @@ class Model(_Settings, frozen=True):
 class Data(_Settings, frozen=True):
     """The data set, and how it is divided among clients.
 
+    `minimum` is the fewest samples that a client may have; with 0, clients may be empty, and rounds skip these.
     `resize` brings images to that side in pixels, batch by batch (0: as stored). `samples` takes only so many
     training samples (0: all); `validation` keeps back a share of the training set, on which the best round is then
     chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to the server, without

@@ -313,6 +313,7 @@ class Setting:
 def setting(blueprint: Blueprint) -> Setting:
     """Build the setting of an experiment, and find before any work what cannot be."""
     experiment = blueprint.experiment
+    _check_handed(blueprint)
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = opened(experiment, blueprint.dataset)
     shares, validation, unlabelled = dealt(experiment, dataset, blueprint.partition)
@@ -345,3 +346,18 @@ def setting(blueprint: Blueprint) -> Setting:
             f"not {how.optimizer} and {how.weighting}"
         )
     return made
+
+
+def _check_handed(blueprint: Blueprint) -> None:
+    """Raise where a caller hands in something of another kind."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "model": (nn.Module,),
+        "dataset": (Dataset, Text),
+        "partition": (Partition,),
+        "method": (Method,),
+    }
+    for name, accepted in kinds.items():
+        given = getattr(blueprint, name)
+        if given is not None and not isinstance(given, accepted):
+            wanted = "an nn.Module" if name == "model" else " or ".join(f"a {kind.__name__}" for kind in accepted)
+            raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
