@@ -11,8 +11,8 @@ from processes import start, wait_until
 
 from nestling.cli import main
 
-NARROW = "model.options.widths=[4, 8, 8, 8]"
-QUICK = ["rounds=2", "local.epochs=1", "data.samples=300", "evaluate.every=1", "evaluate.samples=100", NARROW]
+QUICK = ["rounds=2", "local.epochs=1", "data.samples=300", "evaluate.every=1", "evaluate.samples=100"]
+QUICKER = [*QUICK, "model.options.widths=[4, 8, 8]"]
 
 
 def nestling(capsys, *args):
@@ -47,7 +47,7 @@ def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
 def test_runs_find_a_place_by_themselves(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("seed-0", "seed-0-2"):
-        code, _, err = nestling(capsys, "run", "fedavg-digits", *QUICK, "rounds=1")
+        code, _, err = nestling(capsys, "run", "fedavg-digits", *QUICKER, "rounds=1")
         assert (code, err) == (0, "")
         assert (tmp_path / "runs" / "fedavg-digits" / name / "summary.json").exists()
 
@@ -63,7 +63,8 @@ def test_toml_files_and_tensorboard(tmp_path, capsys):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     place = tmp_path / "run"
-    command = [sys.executable, "-m", "nestling", "run", "fedrolex-digits", "rounds=40", *QUICK[1:], "--out", str(place)]
+    settings = ["fedrolex-digits", "rounds=40", *QUICKER[1:]]
+    command = [sys.executable, "-m", "nestling", "run", *settings, "--out", str(place)]
     metrics = place / "metrics.jsonl"
     with start(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: (metrics.exists() and metrics.read_text().count("\n") > 1) or process.poll() is not None)
@@ -76,7 +77,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
 
 
 def test_compare_runs_once_and_reads_after_that(tmp_path, capsys):
-    command = ["compare", "fedavg-digits", "heterofl-digits", *QUICK, "--seeds", "2", "--out", str(tmp_path / "all")]
+    command = ["compare", "fedavg-digits", "heterofl-digits", *QUICKER, "--seeds", "2", "--out", str(tmp_path / "all")]
     code, out, err = nestling(capsys, *command, "--json")
     rows = json.loads(out)
     assert code == 0
@@ -138,7 +139,7 @@ def test_presets_of_the_papers_are_listed(capsys):
 
 
 def test_what_was_taken_of_a_file_of_weights_is_told(tmp_path, capsys):
-    first = ["run", "heterofl-digits", *QUICK, "rounds=1", "--out"]
+    first = ["run", "heterofl-digits", *QUICKER, "rounds=1", "--out"]
     assert nestling(capsys, *first, str(tmp_path / "first"))[0] == 0
     weights = f"model.weights='{tmp_path / 'first' / 'model.safetensors'}'"
     code, _, err = nestling(capsys, *first, str(tmp_path / "second"), weights)
