@@ -180,7 +180,7 @@ def test_module_and_program_are_the_same():
         (["cost", "--model", "cnn", "--set", "classes"], "--set key=value"),
         (["cost", "--model", "cnn", "--set", "clases=3"], "did you mean 'classes'"),
         (["cost", "--model", "cnn", "--set", "norm=xx"], "no norm 'xx'"),
-        (["cost", "--model", "cnn", "--set", "classes=many"], "classes='many'"),
+        (["cost", "--model", "cnn", "--set", "classes=many"], "'classes' of model 'cnn' cannot be 'many'"),
         (["list"], "KIND"),
         (["list", "modles"], "no list of 'modles'; did you mean 'models'"),
         (["list", "birds"], "there are 'methods', 'models'"),

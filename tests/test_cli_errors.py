@@ -182,7 +182,8 @@ def test_a_run_directory_whose_settings_are_gone(place, nestling, text):
         ("seed=-1", "seed cannot be -1"),
         ("seed=99999999999999999999", "seed cannot be"),
         ("fleet.clients=99999999", "fleet.clients cannot be"),
-        ("data.alpha=inf", "data.alpha must be a finite number"),
+        ("data.alpha=1e308", "data.alpha cannot be 1e+308"),
+        ("local.lr=inf", "local.lr must be a finite number"),
         ("server.second=2", "server.second must be from 0 to 1"),
         ("name=\udc80", "name cannot be"),
         ("data.dir=\0", "data.dir cannot be"),
@@ -191,6 +192,22 @@ def test_a_run_directory_whose_settings_are_gone(place, nestling, text):
 )
 def test_values_that_no_setting_takes(place, nestling, setting, sentence):
     code, err = nestling("run", "base.toml", setting, "--out", "run")
+    assert code == 2
+    assert sentence in err
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["cost", "--model", "cnn", "--batch", "9223372036854775807"], "at most 10,000,000"),
+        (["cost", "--model", "cnn", "--set", "widths="], "'widths' of model 'cnn' cannot be ''"),
+        (["cost", "--model", "resnet18", "--set", "depths=1,1"], "as many depths as widths"),
+        (["data", "show", "digits", "--how", "dirichlet", "--alpha", "1e308"], "at most 1,000,000"),
+        (["resume", "/dev/null"], "not a run directory"),
+    ],
+)
+def test_other_commands(place, nestling, args, sentence):
+    code, err = nestling(*args)
     assert code == 2
     assert sentence in err
 

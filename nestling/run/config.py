@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import tomli_w
 
+from nestling.data.partition import MOST_ALIKE
 from nestling.errors import ConfigError, first_line, nearest
 from nestling.local import Local
 from nestling.local.device import named_device
@@ -69,7 +70,7 @@ class Data(_Settings, frozen=True):
     name: str = "digits"
     partition: Literal["iid", "classes", "dirichlet", "user"] = "iid"
     classes_per_client: Maybe = 0
-    alpha: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    alpha: Annotated[float, msgspec.Meta(gt=0, le=MOST_ALIKE)] = 0.5
     minimum: Maybe = 1
     augment: Literal["default", "none", "crop-flip"] = "default"
     resize: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
