@@ -96,11 +96,13 @@ class EventLog:
         self._early: list[Event] = []  # those that came before there was a directory
         self._counts: Counter[tuple[str, int]] = Counter()
         self._logged: set[tuple[str, int]] = set()
+        self._outer: Callable[[Event], None] = _log  # who hears of events beside us
         self.round = 0
 
     @contextmanager
     def active(self) -> Iterator[EventLog]:
-        """Receive the events of this context."""
+        """Receive the events of this context; whoever collected before hears of them too, and else the logger."""
+        self._outer = _RECEIVER.get()
         with _receiving(self._receive):
             yield self
 
@@ -135,7 +137,7 @@ class EventLog:
         self._counts[event.kind, event.level] += event.count
         again = (event.kind, event.round) in self._logged
         self._logged.add((event.kind, event.round))
-        _log(replace(event, level=logging.DEBUG) if again else event)
+        self._outer(replace(event, level=logging.DEBUG) if again else event)
         if self._path is None:
             self._early.append(event)
         elif self._path.parent.is_dir():

@@ -180,8 +180,7 @@ def _read(place: Path, setting: Setting) -> Server:
         memories=drawers[1],
         notes=groups["notes"],
         coverage=groups["coverage"],
-        counts={"bytes_setup": 0}
-        | {name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
+        counts=_counts(figures),
         setups={client: frozenset(keys) for client, keys in figures.setups.items()},
         tally=Tally(setting.cut_axes, state, setting.user_frozen),
         best=figures.best,
@@ -251,6 +250,13 @@ def _remove(place: Path) -> None:
 
 def _round(place: Path) -> int:
     return int(place.name.removeprefix("round-"))
+
+
+def _counts(figures: _Figures) -> dict[str, float]:
+    """Return what was spent, in the order of the record; earlier versions knew no bytes of frozen parameters."""
+    counts = figures.counts
+    whole = {name: int(counts.get(name, 0)) for name in ("bytes_down", "bytes_up", "bytes_setup", "client_macs")}
+    return {**whole, "simulated_seconds": counts["simulated_seconds"]}
 
 
 def _untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -41,6 +41,14 @@ class Blueprint:
     partition: Partition | None = None
     method: Method | None = None
 
+    def __post_init__(self) -> None:
+        kinds = {"model": (nn.Module,), "dataset": (Dataset, Text), "partition": (Partition,), "method": (Method,)}
+        for name in self.handed():
+            given, accepted = getattr(self, name), kinds[name]
+            if not isinstance(given, accepted):
+                wanted = "an nn.Module" if name == "model" else " or ".join(f"a {kind.__name__}" for kind in accepted)
+                raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
+
     def handed(self) -> tuple[str, ...]:
         """Return the kinds of objects that the caller brings along."""
         return tuple(kind for kind in ("model", "dataset", "partition", "method") if getattr(self, kind) is not None)
@@ -313,7 +321,6 @@ class Setting:
 def setting(blueprint: Blueprint) -> Setting:
     """Build the setting of an experiment, and find before any work what cannot be."""
     experiment = blueprint.experiment
-    _check_handed(blueprint)
     method = blueprint.method or make(experiment.method, experiment.options)
     dataset = opened(experiment, blueprint.dataset)
     shares, validation, unlabelled = dealt(experiment, dataset, blueprint.partition)
@@ -346,18 +353,3 @@ def setting(blueprint: Blueprint) -> Setting:
             f"not {how.optimizer} and {how.weighting}"
         )
     return made
-
-
-def _check_handed(blueprint: Blueprint) -> None:
-    """Raise where a caller hands in something of another kind."""
-    kinds: dict[str, tuple[type, ...]] = {
-        "model": (nn.Module,),
-        "dataset": (Dataset, Text),
-        "partition": (Partition,),
-        "method": (Method,),
-    }
-    for name, accepted in kinds.items():
-        given = getattr(blueprint, name)
-        if given is not None and not isinstance(given, accepted):
-            wanted = "an nn.Module" if name == "model" else " or ".join(f"a {kind.__name__}" for kind in accepted)
-            raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
