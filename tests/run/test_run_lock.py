@@ -128,19 +128,28 @@ def test_file_systems_that_cannot_lock_are_named(tmp_path, monkeypatch, number):
     assert os.strerror(number) in events[0].message
 
 
-def test_a_forked_child_does_not_keep_the_lock(tmp_path):
-    """A process that outlives the run, such as a user's own helper, must not block the directory."""
-    with locked(tmp_path):
+def hold_and_fork(folder, queue):
+    with locked(folder):
         child = os.fork()
-        if child == 0:
-            signal.pause()
-            os._exit(0)
+        if child:
+            queue.put(child)
+        signal.pause()
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path):
+    """A process that outlives a killed run, such as a user's own helper, must not block the directory."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=hold_and_fork, args=(tmp_path, queue))
+    process.start()
+    child = queue.get()
+    process.kill()
+    process.join(60)
     try:
         with locked(tmp_path):
-            assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it is still there
+            os.kill(child, 0)  # it is still there
     finally:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
