@@ -14,9 +14,11 @@ from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
 from nestling.local import Local
-from nestling.run import Evaluate, resume, run
+from nestling.run import Data, Evaluate, resume, run
 from nestling.run.checkpoint import saved
 from nestling.run.experiment import Silent
+
+FEWER = Data(name="digits", samples=200)
 
 
 class Stop(Silent):
@@ -36,17 +38,25 @@ class Stop(Silent):
             raise self.problem
 
 
-@pytest.mark.parametrize("method", ["fedrolex", "standalone", "lg-fedavg", "fjord"])
+@pytest.fixture(scope="module", params=["fedrolex", "standalone", "lg-fedavg", "fjord"])
+def whole(request, tmp_path_factory):
+    """An experiment, and where it ran without being interrupted."""
+    evaluate = Evaluate(every=2, samples=100)
+    experiment = small(method=request.param, rounds=4, checkpoint=3, evaluate=evaluate, data=FEWER)
+    folder = tmp_path_factory.mktemp(request.param) / "whole"
+    run(experiment, out=folder)
+    return experiment, folder
+
+
 @pytest.mark.parametrize("jobs", [2, 7, 13])
-def test_interrupted_in_the_middle_of_a_round(tmp_path, method, jobs):
-    experiment = small(method=method, rounds=4, checkpoint=3, evaluate=Evaluate(every=2, samples=100))
-    run(experiment, out=tmp_path / "whole")
+def test_interrupted_in_the_middle_of_a_round(tmp_path, whole, jobs):
+    experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", watcher=Stop(jobs=jobs))
     done = jobs // 4  # whole rounds of four clients
     assert [path.name for path in saved(tmp_path / "cut")] == ([f"round-{done:06d}"] if done else [])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert told(tmp_path / "cut") == told(folder)
 
 
 def test_server_momenta_survive(tmp_path):
