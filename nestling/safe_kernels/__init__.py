@@ -48,6 +48,6 @@ Instead, gradients of such norms are laid channels first on the way in.
 """
 
 from nestling.safe_kernels.functions import SafeKernels, convolve, convolve_transposed, instance_norm
-from nestling.safe_kernels.guard import guard, guarded, unguard
+from nestling.safe_kernels.hooks import guard, guarded, unguard
 
 __all__ = ["SafeKernels", "convolve", "convolve_transposed", "guard", "guarded", "instance_norm", "unguard"]
