@@ -1,4 +1,4 @@
-"""Replacements of unsafe kernels: the same numbers, no unsafe call left, whoever makes it. The guard proves the rest."""
+"""Replacements of unsafe kernels: the same numbers, no unsafe call left, whoever makes it; the guard proves the rest."""
 
 import copy
 import itertools
@@ -231,7 +231,7 @@ def test_no_unsafe_call_is_left_in_a_guarded_model(case):
     for example in ((images[:1],), (images[:1],)):  # twice is as once
         guard(model, *example)
     assert sum(len(module._forward_pre_hooks) for module in model.modules()) <= 2
-    for safe in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
+    for safe in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert calls_of(lambda safe=safe: safe(images)).unsafe() == []
         torch.testing.assert_close(safe(images), wanted)
         assert list(safe.state_dict()) == names
