@@ -247,6 +247,14 @@ def test_a_loss_that_is_no_number_is_a_failed_run(place, nestling):
     assert "number" in err
 
 
+def test_a_client_with_a_single_sample_is_bad_input(place, nestling):
+    """A norm over one value has no variance: other settings help."""
+    settings = ["data.samples=3", "model.options.widths=[2, 2, 2, 2]", "--out", "run"]
+    code, err = nestling("run", "base.toml", *settings)
+    assert code == 2
+    assert "has a single sample" in err
+
+
 def test_nobody_online(place, nestling, caplog):
     """With one phone a round there are rounds of nobody: nobody has a model of its own before the first who comes."""
     settings = ["method=standalone", "fleet.devices=phone-low", "fleet.per_round=1", "evaluate.every=1", "rounds=2"]

@@ -1,4 +1,4 @@
-"""Replacements of unsafe kernels: the same numbers, no unsafe call left, whoever makes it; the guard proves the rest."""
+"""Replacements of unsafe kernels: the same numbers, and no unsafe call left; tests/guard proves the rest."""
 
 import copy
 import itertools

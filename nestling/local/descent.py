@@ -81,10 +81,15 @@ class Descent:
             self._direct(clip)
         else:
             if clip:
-                kernels = True if self._fast and has_kernels(self._parameters) else None
-                nn.utils.clip_grad_norm_(self._parameters, clip, foreach=kernels)
+                nn.utils.clip_grad_norm_(self._parameters, clip, foreach=self._at_once())
             self.torch.step()
         self.forget()
+
+    def _at_once(self) -> bool | None:
+        """Whether PyTorch clips all gradients at once: not by kernels that cannot be trusted; None as it likes."""
+        if not has_fused_sgd():
+            return False
+        return True if self._fast and has_kernels(self._parameters) else None
 
     def narrow(self, clients: int) -> None:
         """Go on with the first clients of a cohort alone."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nestling.cut import Plan
 from nestling.data import AUGMENT, TextShares
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
-from nestling.errors import TrainingError, first_line
+from nestling.errors import DataError, TrainingError, first_line
 from nestling.events import report
 from nestling.local import Learner, train
 from nestling.local.batches import batches
@@ -121,7 +121,7 @@ class Workshop:
             except ValueError as problem:
                 if "more than 1 value per channel" not in str(problem):
                     raise
-                raise TrainingError(
+                raise DataError(
                     f"client {job.client} has a single sample, of which a norm can tell no variance: "
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None

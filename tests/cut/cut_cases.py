@@ -34,7 +34,7 @@ OPTIONS = {
     "preresnet18-paper": {"widths": (4, 8, 8, 16), "learn_steps": True},
     "resnet8": {"widths": (4, 8, 8, 16)},
     "resnet18": {"widths": (4, 8, 8, 16)},
-    "resnet34": {"widths": (4, 8, 8, 16), "depths": (2, 1, 2, 1)},
+    "resnet34": {"widths": (4, 8, 8, 16), "depths": (1, 2, 1, 2)},
     "resnet56": {"widths": (4, 6, 8), "depths": (2, 2, 1)},
     "resnet110": {"widths": (4, 6, 8), "depths": (3, 1, 2)},
     "wide-resnet101-2": {"widths": (2, 4, 4, 6), "stem_width": 4, "depths": (1, 2, 2, 1)},

@@ -1,6 +1,6 @@
 """The guard: no kernel that training uses writes outside of its memory, on any instruction set that can be tried here.
 
-Children train every net, narrow down to one channel, and compute small convolutions of all shapes, with malloc checking
+Children train every net, narrow down to one channel, and compute small convolutions of every shape, with malloc checks
 and one of the instruction sets that this processor can pretend to have. They end with a signal where memory was
 corrupted, and with a sentence where a result is not that of double precision. Taking out any remedy of
 `nestling.safe_kernels` makes them fail on a processor that has the fault.

@@ -15,7 +15,7 @@ from run_cases import Fatal, same_state, small
 
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
-from nestling.errors import ConfigError, TrainingError
+from nestling.errors import ConfigError, DataError, TrainingError
 from nestling.events import collect
 from nestling.local import Local
 from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
@@ -290,7 +290,7 @@ def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monke
 def test_errors_name_the_client():
     with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
         run(small(fleet=FLEET, cohort=4, local=Local(lr=1e30, epochs=2, batch=20, clip=0)))
-    with pytest.raises(TrainingError, match=r"client \d+ has a single sample"):
+    with pytest.raises(DataError, match=r"client \d+ has a single sample"):
         run(small(data=Data(name="digits", samples=12), fleet=replace_fleet(clients=12, per_round=12), cohort=4))
 
 
