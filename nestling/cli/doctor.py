@@ -103,19 +103,15 @@ def _instruction_sets(path: Path = Path("/proc/cpuinfo")) -> list[str]:
     return [name for name in (*_X86, *_ARM) if name in flags]
 
 
-def _speed_layers() -> dict[str, Any]:
-    """Which of the parts that only make things faster are in use here, and why."""
+def _speed_layers() -> dict[str, str]:
+    """Which parts that make training fast or safe are in use here, and why."""
     import torch  # noqa: PLC0415
 
-    from nestling import machine  # noqa: PLC0415
+    from nestling.local.speed_layers import speed_layers  # noqa: PLC0415
 
-    onednn, numba = torch.backends.mkldnn.is_available(), _version("numba")
-    own: dict[str, Any] = {
-        "oneDNN": "on" if onednn else "off: this PyTorch was built without it",
-        "compiled_merges": f"on: numba {numba}" if numba else "off: pip install 'nestling[fast]'",
-    }
-    more = getattr(machine, "speed_layers", dict)  # what training itself uses
-    return own | dict(more())
+    onednn = "on" if torch.backends.mkldnn.is_available() else "off: this PyTorch was built without it"
+    layers = {layer.name: f"{'on' if layer.on else 'off'}: {layer.reason}" for layer in speed_layers()}
+    return {"oneDNN": onednn, **layers}
 
 
 def _memory() -> dict[str, int | None]:
