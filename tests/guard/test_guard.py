@@ -41,6 +41,7 @@ def has_malloc_checks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(LIMIT + 60)
 @pytest.mark.parametrize("child", ["guard_steps.py", "guard_shapes.py"])
 @pytest.mark.parametrize("isa", FLAGS)
 def test_no_kernel_writes_where_it_must_not(isa, child):
