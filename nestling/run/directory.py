@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nestling.errors import RunError
-from nestling.run.disk import cannot_write
+from nestling.run.disk import cannot_write, creating
 from nestling.run.lock import LOCK, locked
 
 CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
@@ -42,9 +42,10 @@ def new_run(folder: Path) -> Iterator[None]:
 
     A directory that is made here and in which no run begins is removed again.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
-        _check_unused(folder)
+    with creating(folder):
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
+            _check_unused(folder)
     try:
         with locked(folder):
             _check_unused(folder)
