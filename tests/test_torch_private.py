@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # by `torch.optim`, at its first step: it looks at functions that are taken away here
 from torch import nn
 
 import nestling
