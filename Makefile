@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
-.PHONY: help demo test check lint types imports bench clean
+.PHONY: help demo test slow avx2 check lint types imports bench clean
 
 help:            ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,8 +19,25 @@ demo: $(READY)   ## compare methods on digits, with devices of five sizes: a tab
 	@rm -rf demo
 	$(BIN)/nestling compare $(DEMO) --out demo
 
-test: $(READY)   ## all tests, on every core
-	$(BIN)/python -m pytest -n auto
+# Each worker begins with tests that lie side by side and takes over from others at the end: what the tests of a file
+# share (nets, engines, a Ray) is made once and not by every worker.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+test: $(READY)   ## all tests but the slow ones, on every core
+	$(PYTEST) -m "not slow"
+
+slow: $(READY)   ## the tests marked slow (pytest says 5 where there are none)
+	$(PYTEST) -m slow tests || test $$? = 5
+
+# oneDNN chooses its kernels by the processor: where AVX-512 is there, those of most laptops would never be tested.
+TRAINING := tests/local tests/methods tests/nets tests/run/test_run_rounds.py tests/run/test_run_cohorts.py
+
+avx2: $(READY)   ## the tests that train, with the kernels of processors without AVX-512
+	@if grep -qsw avx512f /proc/cpuinfo; then \
+	  ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -m "not slow" $(TRAINING); \
+	else \
+	  echo "make avx2: nothing to do; this processor has no AVX-512, so 'make test' has run these kernels already"; \
+	fi
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -32,7 +49,7 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-check: lint types imports test   ## what CI runs: lint, types, import contract, tests
+check: lint types imports test slow   ## lint, types, import contract, all tests
 
 # Other systems that rounds are compared with have environments of their own, as their pins differ. Where one cannot be
 # made, say without a network, the benchmark tells so and measures the rest.

@@ -29,7 +29,7 @@ class Reader(nn.Module):
         return logits
 
 
-def main(rounds: int = 15) -> nestling.Result:
+def main(rounds: int = 10) -> nestling.Result:
     """Train it on ten devices, most of which can carry a quarter of its width."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32) / 16

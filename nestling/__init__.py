@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
     from nestling.data import Dataset, Partition, partition
     from nestling.methods import Method, Turn
-    from nestling.run import Experiment, Result, resume, run
+    from nestling.run import Experiment, LoadedRun, Result, load, resume, run
 
 __version__ = "0.1.0"
 
@@ -22,6 +22,7 @@ __all__ = [
     "Cost",
     "Dataset",
     "Experiment",
+    "LoadedRun",
     "Method",
     "NestlingError",
     "Partition",
@@ -34,6 +35,7 @@ __all__ = [
     "cost",
     "extract",
     "importance",
+    "load",
     "pack",
     "partition",
     "plan",
@@ -66,7 +68,7 @@ _HOME = {
         ),
         "nestling.data": ("Dataset", "Partition", "partition"),
         "nestling.methods": ("Method", "Turn"),
-        "nestling.run": ("Experiment", "Result", "resume", "run"),
+        "nestling.run": ("Experiment", "LoadedRun", "Result", "load", "resume", "run"),
     }.items()
     for name in names
 }

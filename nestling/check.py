@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from nestling.axes import AxisMap
 from nestling.axes.compare import difference, grown
@@ -24,7 +23,10 @@ from nestling.axes.shrink import shrunk
 from nestling.axes.skeleton import copy_with
 from nestling.axes.trace import find_axes
 from nestling.cut import Plan, plan, submodel
+from nestling.draws import drawing
 from nestling.errors import AxisError, first_line
+from nestling.safe_kernels import SafeKernels
+from nestling.torch_private import tree_map_only
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,7 @@ def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> R
     (True, 0.97)
     """
     rows: list[Row] = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with drawing(torch.Generator().manual_seed(0)), torch.no_grad():
         subject = _Subject(model, example, kwexample)
         bad = _permutations(subject, axes)
         tried = list(_submodels(model, axes, subject))
@@ -128,7 +129,8 @@ class _Subject:
 
     def run(self, model: nn.Module) -> list[Tensor]:
         """Return the floating-point outputs of `model`."""
-        return [out for out in outputs_of(model(*self.example, **self.kwexample)) if out.is_floating_point()]
+        with SafeKernels():  # what is built from it is trained for a step, too
+            return [out for out in outputs_of(model(*self.example, **self.kwexample)) if out.is_floating_point()]
 
     def differs(self, outputs: list[Tensor]) -> bool:
         """Whether `outputs` are not those of the model as it is."""

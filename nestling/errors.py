@@ -50,6 +50,12 @@ class DataError(NestlingError):
     """Data cannot be found or read, or cannot be dealt out to clients as asked."""
 
 
+class FetchError(DataError):
+    """A file could not be downloaded, or not be written where downloads go: nothing is wrong with what was asked."""
+
+    exit_code = 1
+
+
 class ReportError(NestlingError):
     """A run directory cannot be read, or the page about it cannot be written."""
 

@@ -7,13 +7,9 @@ therefore does not depend on which worker runs it, who ran before, or where a ru
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
-
-_CPU = torch.device("cpu")
 
 
 def derive(seed: int, *name: str | int) -> int:
@@ -46,28 +42,3 @@ def numpy_stream(seed: int, *name: str | int) -> np.random.Generator:
     True
     """
     return np.random.default_rng(derive(seed, *name))
-
-
-@contextmanager
-def drawing(seed: int, *name: str | int, device: torch.device = _CPU) -> Iterator[None]:
-    """Let what draws from PyTorch's own generator, such as dropout, draw from the stream called `name`.
-
-    The generator of the CPU is as before afterwards; that of another `device` is not.
-
-    >>> with drawing(0, "dropout"):
-    ...     once = torch.rand(3)
-    >>> with drawing(0, "dropout"):
-    ...     again = torch.rand(3)
-    >>> torch.equal(once, again)
-    True
-    """
-    generator = torch.default_generator
-    before = generator.get_state()
-    if device.type == "cpu":
-        generator.manual_seed(derive(seed, *name))
-    else:
-        torch.manual_seed(derive(seed, *name))  # of every device; it takes a millisecond, and more with every call
-    try:
-        yield
-    finally:
-        generator.set_state(before)

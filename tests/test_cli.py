@@ -3,12 +3,13 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import types
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from processes import call
 from typer.testing import CliRunner
 
 import nestling
@@ -96,15 +97,13 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     return call
 
 
-def shell(*args: str, cwd: Path | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
+def shell(*args: str, cwd: Path | None = None, **extra: str) -> CompletedProcess[str]:
     """Run ``python -m nestling`` as a program of its own."""
     colours = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "NESTLING_DEBUG")
     env = {name: value for name, value in os.environ.items() if name not in colours}
     path = os.pathsep.join([str(Path(nestling.__file__).parents[1]), env.get("PYTHONPATH", "")])
     env |= {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"} | extra
-    return subprocess.run(
-        [sys.executable, "-m", "nestling", *args], cwd=cwd, env=env, capture_output=True, encoding="utf-8", check=False
-    )
+    return call([sys.executable, "-m", "nestling", *args], cwd=cwd, env=env)
 
 
 def one_sentence(err: str) -> str:
@@ -120,7 +119,7 @@ def one_sentence(err: str) -> str:
 @pytest.mark.parametrize("args", [["--help"], ["--version"], [], ["cost", "--help"], ["list", "nothing"]])
 def test_torch_is_not_imported_before_it_is_needed(args):
     code = f"import sys; from nestling.cli import main; main({args!r}); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = call([sys.executable, "-c", code], check=True)
     modules = done.stdout.splitlines()[-1]
     assert "'nestling.cli.app'" in modules
     assert "'torch'" not in modules
@@ -140,7 +139,7 @@ def test_check_is_the_function_whoever_imported_its_file_first():
         "import nestling.check, sys; from nestling.check import Row; import nestling; from nestling import check;"
         "assert nestling.check is check is sys.modules['nestling.check'].check; assert callable(check)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    call([sys.executable, "-c", code], check=True)
 
 
 def test_version_and_help():
@@ -181,7 +180,7 @@ def test_module_and_program_are_the_same():
         (["cost", "--model", "cnn", "--set", "classes"], "--set key=value"),
         (["cost", "--model", "cnn", "--set", "clases=3"], "did you mean 'classes'"),
         (["cost", "--model", "cnn", "--set", "norm=xx"], "no norm 'xx'"),
-        (["cost", "--model", "cnn", "--set", "classes=many"], "classes='many'"),
+        (["cost", "--model", "cnn", "--set", "classes=many"], "'classes' of model 'cnn' cannot be 'many'"),
         (["list"], "KIND"),
         (["list", "modles"], "no list of 'modles'; did you mean 'models'"),
         (["list", "birds"], "there are 'methods', 'models'"),
@@ -220,7 +219,7 @@ def test_interrupting_is_quiet(folder):
 
 
 def test_bad_input_as_a_program():
-    done = shell("cost", "--model", "no-such-model")
+    done = shell("list", "no-such-kind")
     assert (done.returncode, done.stdout) == (2, "")
     one_sentence(done.stderr)
 
@@ -262,11 +261,14 @@ def test_cost_of_the_papers_net_as_a_program():
     assert rows[0]["batch"] == 32
 
 
-def test_cost_table_is_plain_where_there_is_no_terminal():
-    done = shell("cost", "--model", "mlp", "--levels", "a,0.3", COLUMNS="30")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\x1b" not in done.stdout
-    header, _, first, second, caption = done.stdout.splitlines()
+def test_cost_table_is_plain_where_there_is_no_terminal(run, monkeypatch):
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "30")
+    code, out, err = run("cost", "--model", "mlp", "--levels", "a,0.3")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    header, _, first, second, caption = out.splitlines()
     assert header.split() == ["level", "width", "parameters", "share", "size", "MACs", "activations", "memory"]
     assert first.split()[:4] == ["a", "1", "199,210", "100.00%"]
     assert second.split()[:2] == ["0.3", "0.3"]

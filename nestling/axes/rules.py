@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nestling.axes.shapes import tensors_in
 from nestling.axes.unify import Clash, Node, factor, freeze, product, segment, unify
+from nestling.torch_private import OpOverload
 
 Args = dict[str, Any]
 
@@ -302,6 +303,6 @@ def attention(t: Dimmed, out: Any, args: Args) -> None:
     t.set(tensors_in(out)[0], [*front, q[-2], v[-1]])
 
 
-def is_pointwise(op: torch._ops.OpOverload) -> bool:
+def is_pointwise(op: OpOverload) -> bool:
     """Whether PyTorch itself says that this operation works element by element."""
     return torch.Tag.pointwise in op.tags

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+
+from nestling.torch_private import TorchDispatchMode, tree_map_only
 
 T = TypeVar("T")
 

@@ -6,13 +6,14 @@ What they unify becomes one axis; what no rule knows is frozen, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from glob import escape
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from nestling.axes.axismap import AxisMap
 from nestling.axes.blocks import CARRIERS, BlockFinder, Streams
@@ -25,9 +26,12 @@ from nestling.axes.shapes import ShapeMode, on_shapes, outputs_of, tensors_in
 from nestling.axes.shrink import shrunk
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.axes.unify import Clash, Node, find, freeze, leaves, use
+from nestling.draws import drawing
 from nestling.errors import NestlingError, TraceError, first_line
+from nestling.torch_private import tree_leaves
 
 _FEW = 12  # groups that are tried one by one when not all of them follow
+_FAST_ATTENTION = threading.RLock()
 
 
 def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
@@ -126,16 +130,24 @@ def _run(model: nn.Module, training: bool, example: tuple[Any, ...], kwexample: 
         if isinstance(given, Tensor):
             tracer.set(given, [constant(size, "input of the model") for size in given.shape])
     finder = BlockFinder(twin, tracer)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernels would hide what attention is made of
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), finder, tracer:
-            result = twin(*example, **kwexample)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    draws = drawing(torch.Generator().manual_seed(0))
+    with _without_fast_attention(), torch.no_grad(), draws, finder, tracer:
+        result = twin(*example, **kwexample)
     for output in outputs_of(result):
         tracer.finish(output)
     return twin, tracer, known, finder.blocks()
+
+
+@contextmanager
+def _without_fast_attention() -> Iterator[None]:
+    """Switch off attention's fused kernels, which would hide what it is made of; the switch is the whole process's."""
+    with _FAST_ATTENTION:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _usable(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -12,16 +13,19 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from nestling.cli import signals
 from nestling.cli.bench import bench_command
 from nestling.cli.check import check_command
 from nestling.cli.compare import compare_command
+from nestling.cli.complaint import complaint
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
+from nestling.cli.doctor import doctor_command
 from nestling.cli.list import list_command
+from nestling.cli.log import shown
 from nestling.cli.report import report_command
 from nestling.cli.run import resume_command, run_command
-from nestling.cli.screen import err, one_line
-from nestling.errors import NestlingError
+from nestling.cli.screen import err
 from nestling.heap import keep_freed_memory
 
 
@@ -80,6 +84,7 @@ app.command(
     ),
 )(cost_command)
 app.command("check", epilog=_examples("nestling check mynets:make", "nestling check vit-tiny --json"))(check_command)
+app.command("doctor", epilog=_examples("nestling doctor", "nestling doctor --json > machine.json"))(doctor_command)
 app.command("bench", epilog=_examples("nestling bench", "nestling bench --json"))(bench_command)
 
 
@@ -89,6 +94,9 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere, as may NESTLING_DEBUG=1.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show what is no warning, such as fallbacks; may stand anywhere.")
     ] = False,
 ) -> None:
     """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
@@ -102,39 +110,42 @@ def _root(
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 2 bad input, 1 anything else, 130 interrupted."""
+    """Run the command line and return its exit code.
+
+    0 done, 2 bad input, 1 anything else, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    """
     given = list(sys.argv[1:] if args is None else args)
     if args is None:  # the process is ours
         keep_freed_memory()
+        signals.install()
     debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
-    given = [word for word in given if word != "--debug"]
+    verbose = "--verbose" in given
+    given = [word for word in given if word not in ("--debug", "--verbose")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where × cannot be written, a ? will do
     try:
-        code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
+        with shown(verbose):
+            code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
+        sys.stdout.flush()  # a full disk shows here, not after the last line of the program
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return signals.exit_code(otherwise=130)
+    except BrokenPipeError:  # whoever read what we print has stopped: 'nestling list models | head'
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
+        return 1
     except Exception as problem:
         if debug:
             traceback.print_exc()
-        return _complain(problem)
-    return code if isinstance(code, int) else 0
+        return signals.exit_code(otherwise=_complain(problem))
+    return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
 def _complain(problem: Exception) -> int:
     """Print an error as one sentence on stderr; return the exit code."""
     from rich.text import Text  # noqa: PLC0415
 
-    code = 2
-    if isinstance(problem, NestlingError):
-        code, sentence = problem.exit_code, str(problem)
-    elif hasattr(problem, "format_message"):  # an error of click, which some versions of typer carry inside
-        sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())  # from typer up to 0.24
-        context = getattr(problem, "ctx", None)
-        if context is not None and not sentence.endswith("?"):
-            sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
-    else:
-        code, sentence = 1, f"unexpected {one_line(problem)} (--debug shows where)"
-    err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
+    code, sentence = complaint(problem)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
     return code

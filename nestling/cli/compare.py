@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nestling.cli.screen import err, out, print_json, print_table, working
-from nestling.errors import NestlingError
+from nestling.errors import NestlingError, RunError, RunFailed
 
 if TYPE_CHECKING:
     from nestling.run import Experiment
@@ -53,6 +53,7 @@ def compare_command(
         chosen = [source for source in sources if "=" not in source]
         there = [Path(source) for source in chosen if Path(source).is_dir()]
         wanted = _wanted([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
+    failed: dict[Path, NestlingError] = {}
     with locked(folder) if wanted else nullcontext():
         failed = _watched(wanted, processes or os.cpu_count() or 1) if wanted else {}
         runs = report.find([*there, *(place for place in wanted if place not in failed)]) if there or wanted else []
@@ -69,7 +70,8 @@ def compare_command(
     if failed:
         place, problem = next(iter(failed.items()))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise NestlingError(f"{place} failed{more}: {problem}")
+        kind = RunFailed if problem.exit_code == 1 else RunError
+        raise kind(f"{place} failed{more}: {problem}")
 
 
 def _wanted(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
@@ -87,7 +89,7 @@ def _wanted(sources: list[str], settings: list[str], seeds: int, folder: Path) -
     return wanted
 
 
-def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, str]:
+def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, NestlingError]:
     """Run experiments under one progress bar."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
 
@@ -106,6 +108,7 @@ def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, str]:
         try:
             return run_many(wanted, processes, lambda done, of: progress.update(task, completed=done, total=of))
         except KeyboardInterrupt:
-            progress.stop()
-            err().print("stopped; give the same command again to go on", soft_wrap=True)
+            with suppress(OSError):  # the terminal may be gone
+                progress.stop()
+                err().print("stopped; give the same command again to go on", soft_wrap=True)
             raise

@@ -11,6 +11,8 @@ from nestling.cli.screen import print_json, print_table, working
 from nestling.cli.target import load, parse_options
 from nestling.errors import NestlingError
 
+_LARGEST = 10**7  # samples in a batch: times the activations of a model, they must be counted in 64 bits
+
 
 def cost_command(
     model: Annotated[
@@ -36,8 +38,8 @@ def cost_command(
     from nestling.fleet import parse_levels  # noqa: PLC0415
 
     widths = {level.name: level.ratio for level in parse_levels(levels)}
-    if batch < 1:
-        raise NestlingError(f"a batch has at least 1 sample, not {batch}")
+    if not 1 <= batch <= _LARGEST:
+        raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {_LARGEST:,}")
     rows = _rows(model, widths, batch, parse_options(options or []))
     if as_json:
         print_json(rows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from nestling.amounts import BYTES, amount
 from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.cli.watch import Bar, Several, TensorBoard
+from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,8 +42,9 @@ def run_command(
 ) -> None:
     """Run an experiment: a preset or a TOML file, with settings changed as you like.
 
-    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C stops it after saving;
-    'nestling resume DIR' goes on.
+    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C (or SIGTERM, SIGHUP)
+    stops it after saving; 'nestling resume DIR' goes on. Another model.name or method starts from its own options, not
+    from the preset's.
     """
     with working("reading the settings"):
         from nestling.run import find, run  # noqa: PLC0415
@@ -85,17 +88,35 @@ def resume_command(
 
 
 def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
-    """Do something long under a progress bar; on Ctrl-C, say how to go on."""
+    """Do something long under a progress bar; on Ctrl-C, say how to go on; at the end, sum up its events."""
     with ExitStack() as stack:
         watchers: list[Any] = [stack.enter_context(Bar(label))]
         if tensorboard:
             watchers.append(TensorBoard(place / "tensorboard"))
         try:
-            return action(Several(watchers))
+            result = action(Several(watchers))
         except KeyboardInterrupt:
-            stack.close()
-            err().print(f"stopped; all whole rounds are saved: nestling resume {place}", soft_wrap=True)
+            with suppress(OSError):  # the terminal may be gone
+                stack.close()
+                err().print(_stopped(place), soft_wrap=True)
             raise
+    sum_up(place)
+    return result
+
+
+def _stopped(place: Path) -> str:
+    """What is said of a run that was stopped."""
+    if any(place.glob("checkpoints/round-*")):
+        return f"stopped; all whole rounds are saved: nestling resume {place}"
+    again = f"; to begin again: nestling resume {place}" if (place / "config.toml").exists() else ""
+    return f"stopped before the first round was finished; nothing is saved{again}"
+
+
+def sum_up(place: Path) -> None:
+    """Say in one line on stderr what went differently than planned in a run, if anything did."""
+    totals = totals_of(place, logging.getLogger("nestling").getEffectiveLevel())
+    if totals:
+        err().print(f"{in_words(totals)}: see {place / 'events.jsonl'}", soft_wrap=True)
 
 
 def show(result: Result, place: Path, as_json: bool) -> None:
@@ -128,6 +149,8 @@ def show(result: Result, place: Path, as_json: bool) -> None:
     )
     local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
     spent = amount(told["bytes_down"] + told["bytes_up"], BYTES)
+    if told["bytes_setup"]:
+        spent += f" and {amount(told['bytes_setup'], BYTES)} of frozen weights handed out"
     out().print(
         f"global {measured(final)}{local}; {spent} sent, "
         f"{amount(told['client_macs'])} MACs on clients, {told['seconds']:.0f} s",

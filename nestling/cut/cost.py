@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from nestling.axes import AxisMap
@@ -18,6 +16,7 @@ from nestling.axes.skeleton import tensors
 from nestling.cut.plan import Plan
 from nestling.cut.resize import resize
 from nestling.errors import BuildError, first_line
+from nestling.torch_private import TorchDispatchMode, tree_map_only
 
 
 @dataclass(frozen=True)

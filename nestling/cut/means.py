@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nestling.cut.extract import State
 from nestling.cut.slices import Cut
+from nestling.torch_private import foreach_copy_, foreach_lerp_, fused_sgd_, has_fused_sgd
 
 _FUSED = ({torch.float32}, {torch.float64})  # what PyTorch's fused kernels take
 
@@ -35,7 +36,8 @@ class Mean:
         self._mine = list(room.values())
         self._wider = any(tensor.dtype != like[name].dtype for name, tensor in room.items())
         fused = {tensor.dtype for tensor in room.values()} in _FUSED
-        self._move = _fused if fused and all(tensor.is_cpu for tensor in room.values()) else torch._foreach_lerp_
+        fused = fused and all(tensor.is_cpu for tensor in room.values()) and has_fused_sgd()
+        self._move = _fused if fused else foreach_lerp_
         self.bytes = sum(like[name].nbytes for name in room)  # of a state: the room of half-precision ones is larger
         self.cuts: Mapping[str, Cut] = {}
         self.weight = 0.0
@@ -53,7 +55,7 @@ class Mean:
             tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
         self.weight += weight
         if self.weight == weight:
-            torch._foreach_copy_(mine, tensors)
+            foreach_copy_(mine, tensors)
         else:
             self._move(mine, tensors, weight / self.weight)  # by exactly zero where they are equal
 
@@ -74,15 +76,4 @@ def _fused(means: list[Tensor], news: list[Tensor], share: float) -> None:
     The kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1. It is quicker
     than lerp, which weighs two formulas against each other.
     """
-    torch._fused_sgd_(
-        means,
-        [new.contiguous() for new in news],
-        [],
-        weight_decay=-1.0,
-        momentum=0.0,
-        lr=-share,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
+    fused_sgd_(means, [new.contiguous() for new in news], [], lr=-share, weight_decay=-1.0)

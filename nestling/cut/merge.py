@@ -26,6 +26,7 @@ from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
 from nestling.cut.sums import Sums
 from nestling.errors import PlanError, StateError, nearest
+from nestling.torch_private import foreach_maximum_
 
 _T = TypeVar("_T")
 ROOM = 5.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
@@ -45,6 +46,8 @@ class Tally:
         The axes of the whole model.
     state
         The state of the whole model that the clients started from; it is read, never written.
+    fixed
+        Names that are never merged, and that updates do not hold: frozen parameters.
 
     Examples
     --------
@@ -61,8 +64,9 @@ class Tally:
     (True, True)
     """
 
-    def __init__(self, axes: AxisMap, state: State) -> None:
+    def __init__(self, axes: AxisMap, state: State, fixed: frozenset[str] = frozenset()) -> None:
         self._axes = axes
+        self._fixed = fixed
         self._whole = cuts(axes, Plan())
         self._means: dict[object, Mean] = {}
         self._kind: object = None
@@ -75,9 +79,10 @@ class Tally:
         fits(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
-        floats = [name for name, old in self._state.items() if averaged(old) and name not in tied]
+        merged = {name: old for name, old in self._state.items() if name not in tied and name not in self._fixed}
+        floats = [name for name, old in merged.items() if averaged(old)]
         self._groups = _alike(self._axes, floats)
-        self._counters = {name: None for name, old in self._state.items() if not averaged(old) and name not in tied}
+        self._counters = {name: None for name, old in merged.items() if not averaged(old)}
         self._counted: dict[str, Tensor] = {}
         self._room, self._used = ROOM * sum(self._state[name].nbytes for name in floats), 0
         self._spare = {}
@@ -127,6 +132,8 @@ class Tally:
             raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
         weight = float(weight)
         how = cuts(self._axes, plan)
+        if self._fixed:
+            how = {name: cut for name, cut in how.items() if name not in self._fixed}
         here = accept(self._axes, self._state, state, how, trusted)
         part = {} if touched is None else self._touched(plan, touched)
         if not here:
@@ -138,7 +145,7 @@ class Tally:
             if name not in self._counted:
                 self._counted[name] = state[name].clone()
         if seen:
-            torch._foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
+            foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
         rest = [names for names in self._groups if names[0] in how and names not in part]
         if part:
             inside = {name: cut for names, (cut, _) in part.items() for name in names}

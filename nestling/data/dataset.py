@@ -59,8 +59,15 @@ class Dataset:
     test_users: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise DataError(f"{self.name}: a dataset has at least 1 class, not {self.classes}")
+        if not isinstance(self.classes, int) or isinstance(self.classes, bool) or self.classes < 1:
+            raise DataError(f"{self.name}: a dataset has a whole number of classes, at least 1, not {self.classes!r}")
+        for what in ("inputs", "targets", "test_inputs", "test_targets"):
+            given = getattr(self, what)
+            if not isinstance(given, Tensor):
+                raise DataError(
+                    f"{self.name}: {what} must be a tensor, not a {type(given).__name__}: nestling.data.from_arrays "
+                    "takes other kinds"
+                )
         if not len(self.inputs):
             raise DataError(f"{self.name}: there are no training samples")
         self._check_part("training", self.inputs, self.targets, self.users)

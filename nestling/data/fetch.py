@@ -10,7 +10,7 @@ from nestling.data.extras import need
 from nestling.data.places import download_dir
 from nestling.data.sources import Download
 from nestling.data.texts import entry
-from nestling.errors import DataError, first_line
+from nestling.errors import DataError, FetchError, first_line
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,20 @@ def _fetch(download: Download, folder: Path, progress: bool) -> Fetched:
         actual = sha256(target)
         record_of(target).write_text(f"{actual}  {target.name}\n")
     except OSError as problem:
-        raise DataError(f"{download.url} cannot be fetched into {str(folder)!r}: {first_line(problem)}") from problem
+        where = f"{download.url} cannot be fetched into {str(folder)!r}"
+        if problem.errno is not None:  # of the disk; what networks raise has none
+            raise FetchError(f"{where}: {problem.strerror}") from problem
+        hint = "check the network, or put the file there yourself"
+        raise FetchError(f"{where} ({_reason(problem)}): {hint}") from problem
     except ValueError as problem:  # pooch's word for a wrong checksum
         raise DataError(
             f"what {download.url} sends has not the checksum it should ({first_line(problem)}): it was not kept"
         ) from problem
     return Fetched(target, actual, bool(download.checksum))
+
+
+def _reason(problem: BaseException) -> str:
+    """What an error of the network comes down to: libraries wrap it several times."""
+    while (inner := problem.__cause__ or problem.__context__) is not None:
+        problem = inner
+    return getattr(problem, "strerror", None) or first_line(problem)

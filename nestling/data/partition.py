@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import heapq
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from torch import Tensor
 from nestling.data.dataset import Dataset
 from nestling.errors import DataError, nearest
 from nestling.seeds import numpy_stream
+
+MOST_ALIKE = 10**6  # the largest alpha: shares are equal to three digits, and far larger ones overflow
 
 Owners = NDArray[np.int64]  # the client of every sample; −1 for nobody
 Random = np.random.Generator
@@ -149,8 +150,8 @@ def check_options(how: str, classes_per_client: int | None, alpha: float | None)
             raise DataError(f"{name}={option!r} belongs to the partition {owner!r}, not to {how!r}")
     if classes_per_client is not None:
         check_whole("classes_per_client", classes_per_client, 1)
-    if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
-        raise DataError(f"alpha must be a number above 0, not {alpha!r}")
+    if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha <= MOST_ALIKE):
+        raise DataError(f"alpha must be a number above 0 and at most {MOST_ALIKE:,}, not {alpha!r}")
 
 
 def _check_numbers(dataset: Dataset, clients: int, minimum: int, seed: int) -> None:

@@ -245,7 +245,7 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
         ``"iid"``: the stream is cut into as many rows as there are clients, one for each (HeteroFL); ``"user"``: a
         client is a user, drawn at random where there are more.
     minimum
-        The fewest sequences a client may have, where that is known beforehand.
+        The fewest sequences a client may have, where that is known beforehand; 0 lets clients be empty.
     most
         The most sequences of a client that are used, its first; 0 for all.
     seed
@@ -269,14 +269,14 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
         make, sizes = _users(text, clients, minimum, seed)
     else:
         raise DataError(f"a text is dealt out 'iid' or by 'user', not by {how!r}")
-    if sizes is not None and sizes.min() < max(minimum, 1):
+    if sizes is not None and (sizes.min() < minimum or sizes.max() < 1):
         raise DataError(
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
             f"{max(minimum, 1)}: use fewer clients"
         )
     sequences = Lazy(clients, partial(_held, make, text.form, text.name, most))
     return TextShares(
-        train=Lazy(clients, partial(_numbers, sequences, text.name)),
+        train=Lazy(clients, partial(_numbers, sequences, text.name, minimum)),
         test=Lazy(clients, _none),
         labels=Lazy(clients, partial(_words, sequences, text.classes, text.vocabulary.special)),
         sequences=sequences,
@@ -295,9 +295,9 @@ def _rows(text: Text, clients: int) -> tuple[Callable[[int], Tensor], NDArray[An
 def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Callable[[int], Tensor], NDArray[Any] | None]:
     if text.stream is not None:
         raise DataError(f"{text.name} does not say who wrote it: set data.partition=iid")
-    enough = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= max(minimum, 1))
+    enough = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= minimum)
     if clients > len(enough):
-        least = "" if text.sizes is None else f" with at least {max(minimum, 1)} sequences"
+        least = "" if text.sizes is None else f" with at least {minimum} sequences"
         raise DataError(f"{clients:,} clients are more than the {len(enough):,} users of {text.name}{least}")
     if clients < len(enough):
         chosen = numpy_stream(seed, "partition", "user").choice(len(enough), clients, replace=False)
@@ -320,10 +320,12 @@ def _held(make: Callable[[int], Tensor], form: Form, name: str, most: int, clien
     return fitting(make(client), form, f"client {client} of {name}")[: most or None]
 
 
-def _numbers(sequences: Sequence[Tensor], name: str, client: int) -> Tensor:
+def _numbers(sequences: Sequence[Tensor], name: str, minimum: int, client: int) -> Tensor:
     count = len(sequences[client])
-    if not count:
-        raise DataError(f"client {client} of {name} has no words: use fewer clients, or a larger data.minimum")
+    if not count and minimum:
+        raise DataError(
+            f"client {client} of {name} has no words: use fewer clients, or data.minimum=0, which lets clients be empty"
+        )
     return torch.arange(count)
 
 

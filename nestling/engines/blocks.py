@@ -15,10 +15,14 @@ from itertools import accumulate
 
 import torch
 
-from nestling.errors import RunError
+from nestling.errors import RunFailed
 
 TRAVEL = hasattr(socket, "SCM_RIGHTS")  # whether descriptors can be handed to other processes: not on Windows
 _ALIGN = 64  # bytes: where arrays begin
+
+
+class SharedMemoryFull(RunFailed):
+    """There was no room in shared memory."""
 
 
 class Block:
@@ -49,7 +53,7 @@ class Block:
                 _write(block.descriptor, part)
                 _write(block.descriptor, memoryview(bytes(_padded(part.nbytes) - part.nbytes)))
         except OSError as problem:
-            raise RunError(
+            raise SharedMemoryFull(
                 f"{size / 2**20:.1f} MB cannot be put into shared memory ({problem.strerror}): "
                 "use fewer workers, or a machine with more memory"
             ) from None

@@ -11,28 +11,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nestling.events import Event
+
 Work = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a job returned; `index` is its place among the jobs given."""
+    """What a job returned; `index` is its place among the jobs given.
+
+    `events` are those that it reported in a worker process, until the engine has passed them on.
+    """
 
     index: int
     value: Any
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that did not return: its worker died, or it raised an error.
+    """A job that raised an error. It would come again, so it is the caller's to judge.
 
-    `error` is the error where there is one: it would come again, so it is the caller's to judge. Where a worker was
-    lost it is None.
+    A job whose worker was lost is no failure: it is tried again, at last in the main process.
     """
 
     index: int
     reason: str
-    error: Exception | None = None
+    error: Exception
+    events: tuple[Event, ...] = ()
 
 
 class Shared:
@@ -54,7 +60,8 @@ class Engine(Protocol):
         """Run jobs, the largest first where `sizes` are given, and yield what becomes of each as it comes.
 
         A job is taken out of `jobs` when it is handed out, so a sequence may make it only then. One that is lost with
-        its worker is taken again.
+        its worker is taken again, and done in this process where two workers were lost with it: what the machine does
+        never decides which jobs are done.
         """
         ...
 

@@ -1,17 +1,25 @@
 """The local engine: one worker in this process, or several processes of one thread each.
 
 Messages are pickled between processes that we started ourselves, never taken from outside. Their arrays lie in shared
-memory, which nobody copies on the way; what is shared is written there once, whoever reads it. A worker that dies is
-replaced and its job given out once more, then reported as a failure.
+memory, which nobody copies on the way; what is shared is written there once, whoever reads it. A worker that dies, or
+takes far longer than it should, is replaced and its job given out once more; a job that two workers were lost with is
+done in this process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import logging
 import multiprocessing
+import os
 import pickle
-import signal
-from collections import deque
+import socket
+import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
@@ -19,14 +27,31 @@ from typing import Any
 
 import torch
 
-from nestling.engines.attempt import TRIES, attempt, failure
+from nestling.draws import own_this_process
+from nestling.engines.attempt import attempt_in_worker, failure
 from nestling.engines.blocks import TRAVEL, Block
 from nestling.engines.engine import Failure, Reply, Shared, Work
+from nestling.engines.limits import START, Stopwatch, TimeLimits
 from nestling.engines.messages import dump, load
-from nestling.errors import RunError, first_line
+from nestling.engines.parent import (
+    NAME,
+    UNGUARDED,
+    end_if_script_is_unguarded,
+    ending,
+    ignore_terminal,
+    start,
+    unguarded,
+    watch_parent,
+)
+from nestling.engines.tasks import Task, Tasks, work_here
+from nestling.errors import RunError, RunFailed, first_line
+from nestling.events import report
 from nestling.heap import keep_freed_memory
 
 _LARGE = 2**16  # bytes from which on a message goes through shared memory
+_READY = -1  # the index of the first message of a worker: it has started
+_STARTS = 3  # workers in a row that may end while they start
+_STUCK = 300  # seconds until a message must have gone through: a worker may be stopped in the middle of one
 
 
 class LocalEngine:
@@ -39,6 +64,11 @@ class LocalEngine:
         picklable where there is more than one.
     workers
         How many; 1 runs everything in this process.
+    timeout
+        Seconds after which a worker that is still at a job is replaced; 0 for a limit that follows from what such jobs
+        took so far (see `nestling.engines.limits`).
+    before_last_try
+        Called before a job that two workers were lost with is done in this process, to save what there is.
 
     Examples
     --------
@@ -48,14 +78,25 @@ class LocalEngine:
     >>> engine.close()
     """
 
-    def __init__(self, make: Callable[[], Work], workers: int = 1) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Work],
+        workers: int = 1,
+        *,
+        timeout: float = 0.0,
+        before_last_try: Callable[[], None] = lambda: None,
+    ) -> None:
         if workers < 1:
             raise RunError(f"an engine has at least 1 worker, not {workers}")
+        end_if_script_is_unguarded()
         self._make = make
         self._packed: _Parcel | None = None
         self._work: Work | None = None
         self._crew: list[_Worker] = []
         self._workers = workers
+        self._limits = TimeLimits(timeout)
+        self._before_last_try = before_last_try
+        self._failed_starts = 0
         self._listening = False
 
     def share(self, value: Any) -> Any:
@@ -74,57 +115,111 @@ class LocalEngine:
         return self._there(jobs, sizes)
 
     def _here(self, jobs: Sequence[Any]) -> Iterator[Reply | Failure]:
+        yield from work_here(self._own_work(), jobs)
+
+    def _own_work(self) -> Work:
         if self._work is None:
             self._work = self._make()
-        for index, job in enumerate(jobs):
-            yield attempt(self._work, index, job)
+        return self._work
 
     def _there(self, jobs: Sequence[Any], sizes: Sequence[float] | None) -> Iterator[Reply | Failure]:
         if self._listening:
             raise RunError("an engine does one list of jobs at a time: read all replies to the first, or close it")
         self._listening = True
-        order = range(len(jobs)) if sizes is None else sorted(range(len(jobs)), key=lambda k: -sizes[k])
-        waiting = deque((index, 1) for index in order)
-        busy: dict[_Worker, tuple[int, int]] = {}
-        results: deque[Reply | Failure] = deque()
+        tasks = Tasks(jobs, sizes, self._limits)
+        busy: dict[_Worker, Task] = {}
         try:
-            while len(self._crew) < min(self._workers, len(jobs)):
-                self._crew.append(self._worker())
-            while waiting or busy or results:
-                for worker in [worker for worker in self._crew if worker not in busy][: len(waiting)]:
-                    index, tries = waiting.popleft()
-                    try:
-                        parcel = _Parcel(jobs[index])
-                    except Exception as problem:  # whatever cannot be sent is this job's failure alone
-                        results.append(failure(index, problem))
-                        continue
-                    taken = worker if worker.send(index, parcel) else self._replaced(worker, index, parcel)
-                    busy[taken] = index, tries
-                    del parcel  # so that what it shares can go as soon as nobody needs it
-                while results:  # the workers are at work again while the caller looks at these
-                    yield results.popleft()
-                if not busy:
-                    continue
-                ready = wait([worker.pipe for worker in busy] + [worker.process.sentinel for worker in busy])
-                for worker in [worker for worker in busy if worker.pipe in ready or worker.process.sentinel in ready]:
-                    index, tries = busy.pop(worker)
-                    result = worker.receive()
-                    if result is not None:
-                        results.append(result)
-                        del result
-                        continue
-                    code = worker.process.exitcode
-                    self._replaced(worker)
-                    if tries < TRIES:
-                        waiting.appendleft((index, tries + 1))  # at once: others may have to wait for it
-                    else:
-                        results.append(Failure(index, f"its worker ended {TRIES} times (exit code {code})"))
+            watch = Stopwatch(self._limits.poll)
+            while tasks.open or busy:
+                self._hand_out(tasks, busy)
+                yield from tasks.results()  # the workers are at work again while the caller looks at these
+                if tasks.lost_twice and not busy:  # nobody else needs memory now
+                    tasks.do_here(self._own_work, _unpacked, self._before_last_try)
+                if busy:
+                    self._listen(tasks, busy, watch)
         finally:
             self._listening = False
             for worker in busy:  # the caller has stopped listening: what they still do is of no use
                 worker.stop()
                 if worker in self._crew:
                     self._crew.remove(worker)
+
+    def _hand_out(self, tasks: Tasks, busy: dict[_Worker, Task]) -> None:
+        """Give jobs to whoever is idle, and to new workers while there are fewer than there may be."""
+        idle = [worker for worker in self._crew if worker not in busy]
+        while tasks.waiting > len(idle) and len(self._crew) < self._workers:
+            idle.append(self._worker())
+            self._crew.append(idle[-1])
+        for worker in idle[: tasks.waiting]:
+            taken = tasks.take(_Parcel)
+            if taken is None:
+                continue
+            task, parcel = taken
+            if worker.send(task.index, parcel):
+                busy[worker] = task
+            else:
+                tasks.put_back(task)
+                self._failed(worker, "between two jobs")
+            del taken, parcel  # so that what it shares can go as soon as nobody needs it
+
+    def _listen(self, tasks: Tasks, busy: dict[_Worker, Task], watch: Stopwatch) -> None:
+        """Take in what workers say within a short time, and see to those that died or take too long."""
+        ends = [end for worker in busy for end in (worker.pipe, worker.process.sentinel)]
+        ready = wait(ends, timeout=self._limits.poll)
+        passed = watch.tick()
+        for worker, task in list(busy.items()):
+            if worker.ready:
+                task.seconds += passed
+            else:
+                worker.starting += passed
+            if worker.pipe in ready or worker.process.sentinel in ready:
+                self._hear(tasks, busy, worker)
+            elif worker.starting > START:
+                del busy[worker]
+                tasks.put_back(task)
+                self._failed(worker, "while it started", f"has not started within {START:.0f} seconds")
+            elif tasks.late(task):
+                del busy[worker]
+                reason = f"gave no answer within {task.seconds:.0f} seconds"
+                worker.kill()
+                tasks.lost(task, worker.name, reason)
+                self._remove(worker)
+
+    def _hear(self, tasks: Tasks, busy: dict[_Worker, Task], worker: _Worker) -> None:
+        """Take in what a worker says, or that it is gone."""
+        message = worker.receive()
+        if message == _READY:
+            self._failed_starts = 0
+            return
+        task = busy.pop(worker)
+        if isinstance(message, Reply | Failure):
+            if not tasks.done(task, message):
+                self._remove(worker)  # a new process has its memory in one piece
+        elif worker.ready:
+            tasks.lost(task, worker.name, worker.gone())
+            self._remove(worker)
+        else:
+            tasks.put_back(task)
+            self._failed(worker, "while it started")
+
+    def _failed(self, worker: _Worker, when: str, reason: str = "") -> None:
+        """Report a worker that was lost with no job begun; raise where all end before they can work."""
+        reason = reason or worker.gone()
+        self._remove(worker)
+        if worker.process.exitcode == UNGUARDED:
+            raise RunError(unguarded(f"workers={self._workers}"))
+        self._failed_starts += not worker.ready
+        if self._failed_starts >= _STARTS:
+            raise RunFailed(
+                f"{_STARTS} worker processes in a row could not start (the last one {reason}): "
+                "see what they printed, or use workers=1"
+            )
+        report("worker lost", f"{worker.name} {reason} {when}; another takes its place")
+
+    def _remove(self, worker: _Worker) -> None:
+        """Stop a worker; another is started when there is work for it."""
+        worker.stop()
+        self._crew.remove(worker)
 
     def _worker(self) -> _Worker:
         if self._packed is None:
@@ -136,14 +231,6 @@ class LocalEngine:
                     "models, methods and functions at the top level of a module"
                 ) from problem
         return _Worker(self._packed)
-
-    def _replaced(self, worker: _Worker, index: int = 0, parcel: _Parcel | None = None) -> _Worker:
-        """Put a new worker in the place of one that died, and give it what the old one did not take."""
-        worker.stop()
-        new = self._crew[self._crew.index(worker)] = self._worker()
-        if parcel is not None:
-            new.send(index, parcel)
-        return new
 
     def close(self) -> None:
         """Stop the workers."""
@@ -157,12 +244,19 @@ class LocalEngine:
 class _Worker:
     """A worker process and the pipe to it."""
 
+    _numbers = itertools.count(1)
+
     def __init__(self, make: _Parcel) -> None:
         context = multiprocessing.get_context("spawn")  # a fork of a process with PyTorch's threads may hang
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
+        _bound_waits(self.pipe)
+        name = f"{NAME}-{next(self._numbers)}"
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
+        start(self.process)
         theirs.close()
+        self.name = f"worker process {self.process.pid}"
+        self.ready = False
+        self.starting = 0.0  # seconds
         self.send(0, make)
 
     def send(self, index: int, parcel: _Parcel) -> bool:
@@ -172,15 +266,32 @@ class _Worker:
             return False
         return True
 
-    def receive(self) -> Reply | Failure | None:
-        """What the worker says, or None where it is gone."""
+    def receive(self) -> Reply | Failure | int | None:
+        """Return what the worker says, `_READY` where it has started, or None where it is gone."""
         try:
-            _, opened = _receive(self.pipe)
+            index, opened = _receive(self.pipe)
         except (EOFError, OSError):
-            self.process.join(5)
             return None
+        if index == _READY:
+            self.ready = True
+            return _READY
         answer: Reply | Failure = opened()
         return answer
+
+    def gone(self) -> str:
+        """Return how the process ended, as the end of a sentence; one that does not answer any more is killed."""
+        self.process.join(5)
+        if self.process.exitcode is None:
+            self.kill()
+            return "does not answer any more"
+        how = ending(self.process.exitcode)
+        if how.endswith(("SIGINT", "SIGTERM", "SIGHUP")):
+            time.sleep(0.5)  # sent to all processes of ours, most likely: our own handler ends this one now
+        return how
+
+    def kill(self) -> None:
+        self.process.kill()  # a stopped process would not hear anything else
+        self.process.join()
 
     def stop(self) -> None:
         self.pipe.close()
@@ -188,33 +299,48 @@ class _Worker:
             self.process.terminate()
             self.process.join(5)
         if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+            self.kill()
+
+
+def _bound_waits(pipe: Connection) -> None:
+    """Let reading from a pipe and writing to it fail, instead of waiting for ever, where the other side is stopped."""
+    if not TRAVEL:
+        return
+    with contextlib.closing(socket.socket(fileno=os.dup(pipe.fileno()))) as end:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STUCK, 0))
 
 
 def _serve(pipe: Connection) -> None:
     """Work until the pipe closes: the whole life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for us
+    ignore_terminal("SIGINT")  # Ctrl-C is for the process that waits for us
+    watch_parent(lambda: os._exit(1))  # at once, in the middle of a job: nobody wants its result
+    logging.getLogger("nestling").addHandler(logging.NullHandler())  # events travel; nothing is printed here
     torch.set_num_threads(1)
     keep_freed_memory()
-    work: Work | None = None
-    make: Callable[[], Any] | None = None
+    own_this_process()
+    with contextlib.suppress(EOFError, OSError):  # the other side is gone, and so are we
+        _send(pipe, _READY, _Parcel(None))
+        _serve_jobs(pipe)
+
+
+def _serve_jobs(pipe: Connection) -> None:
+    _, make = _receive(pipe)
+
+    @functools.cache
+    def work() -> Work:
+        made: Work = make()()
+        return made
+
     while True:
+        index, opened = _receive(pipe)
+        result = attempt_in_worker(index, work, opened)
         try:
-            index, opened = _receive(pipe)
-        except (EOFError, OSError):
-            return
-        if make is None:
-            make = opened
-            continue
-        try:
-            if work is None:
-                work = make()()
-            answer = _Parcel(attempt(work, index, opened()))
-        except Exception as problem:  # whatever it is, the caller must hear of it
-            answer = _Parcel(failure(index, problem))
+            answer = _Parcel(result)
+        except Exception as problem:  # whatever cannot be sent, the caller must hear of it
+            answer = _Parcel(replace(failure(index, problem), events=result.events))
         _send(pipe, index, answer)
-        del opened, answer  # what they hold is not needed while we wait
+        del opened, result, answer  # what they hold is not needed while we wait
 
 
 class _Parcel(Shared):
@@ -225,7 +351,7 @@ class _Parcel(Shared):
         parts = [memoryview(message.body), *message.arrays]
         self.shared = [parcel for parcel in message.shared if isinstance(parcel, _Parcel)]
         self.block = Block.of(parts) if TRAVEL and sum(part.nbytes for part in parts) >= _LARGE else None
-        self.parts = [bytearray(part) if self.block is None else part.nbytes for part in parts]
+        self.parts: list[Any] = [bytearray(part) if self.block is None else part.nbytes for part in parts]
 
 
 def _send(pipe: Connection, index: int, parcel: _Parcel) -> None:
@@ -246,3 +372,12 @@ def _receive(pipe: Connection) -> tuple[int, Callable[[], Any]]:
         return load(body, arrays, [load(body, arrays) for body, *arrays in shared])
 
     return index, opened
+
+
+def _unpacked(job: Any) -> Any:
+    """Return a job with the shared values themselves in it, as it would arrive at a worker."""
+    message = dump(job)
+    shared = [one for one in message.shared if isinstance(one, _Parcel)]
+    read = [one.parts if one.block is None else one.block.read(one.parts) for one in shared]
+    arrays = [bytearray(array) for array in message.arrays]
+    return load(message.body, arrays, [load(body, parts) for body, *parts in read])

@@ -1,20 +1,25 @@
 """The Ray engine: workers are Ray actors of one thread each, on this machine or on a cluster.
 
-What is shared is put into Ray's object store once, and read there by every actor of a machine. An actor that is lost is
-replaced and its job given out once more, then reported as a failure. A Ray that we start listens on this machine alone,
-and ends with us; one that was there before is left as it was.
+What is shared is put into Ray's object store once, and read there by every actor of a machine. An actor that is lost,
+or takes far longer than it should, is replaced and its job given out once more; a job that two actors were lost with is
+done in this process. A Ray that we start listens on this machine alone, and ends with us; one that was there before is
+left as it was. Where Ray itself ends, it would end this process some ten seconds later without a word: the engine looks
+for that every second, and raises an error first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -22,12 +27,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from nestling.engines.attempt import TRIES, attempt, failure
+from nestling.draws import own_this_process
+from nestling.engines.attempt import TRIES, attempt_in_worker, failure
 from nestling.engines.engine import Failure, Reply, Shared, Work
+from nestling.engines.limits import Stopwatch, TimeLimits
 from nestling.engines.messages import dump, load, travels
-from nestling.errors import RunError, first_line
+from nestling.engines.tasks import Task, Tasks
+from nestling.errors import RunError, RunFailed, first_line
+from nestling.events import report
 from nestling.heap import keep_freed_memory
 
+_PER_CORE = 16  # workers that a Ray started here may have
+_LOOK = 1.0  # seconds between looks at whether Ray is there
 _PATIENCE = 120.0  # seconds until Ray must have found room for at least one worker
 _HABITS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,18 +61,34 @@ class RayEngine:
         connected to it already, and else started here.
     gpus
         Whether workers compute on GPUs, which Ray then deals out to them.
+    timeout, before_last_try
+        As those of the `LocalEngine`.
     """
 
-    def __init__(self, make: Callable[[], Work], workers: int = 1, address: str = "", gpus: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Work],
+        workers: int = 1,
+        address: str = "",
+        gpus: bool = False,
+        *,
+        timeout: float = 0.0,
+        before_last_try: Callable[[], None] = lambda: None,
+    ) -> None:
         if workers < 1:
             raise RunError(f"an engine has at least 1 worker, not {workers}")
         if not travels(make):
             raise RunError("what Ray's workers are made from cannot be pickled: define it at the top level of a module")
         self._make, self._workers, self._address, self._gpus = make, workers, address, gpus
+        self._before_last_try = before_last_try
+        self._work: Work | None = None
         self._ray: Any = None
         self._began = False  # the connection is ours to end
+        self._services: list[tuple[str, int]] = []
+        self._checked = 0.0
         self._parts: Any = None
         self.crew: list[Any] = []
+        self.limits = TimeLimits(timeout)
         self._listening = False
 
     def share(self, value: Any) -> Any:
@@ -80,23 +107,28 @@ class RayEngine:
                 self.crew.append(self._actor())
             for actor in self.crew:  # new ones may wait for room, old ones may have died meanwhile
                 shift.expect(actor)
-            since = time.monotonic()
-            while shift.open():
+            since, watch = time.monotonic(), Stopwatch(self.limits.poll)
+            while shift.tasks.open or shift.busy:
                 shift.hand_out()
-                while shift.results:  # the workers are at work again while the caller looks at these
-                    yield shift.results.popleft()
-                done, _ = ray.wait(shift.awaited(), timeout=1.0) if shift.open() else ([], [])
-                for told in done:
-                    shift.hear(ray, told)
+                yield from shift.tasks.results()  # the workers are at work again while the caller looks at these
+                if shift.tasks.lost_twice and not shift.busy:
+                    shift.tasks.do_here(self._own_work, self._unpacked, self._before_last_try)
+                if not (shift.tasks.waiting or shift.busy):
+                    continue
+                done, _ = ray.wait(shift.awaited(), timeout=self.limits.poll)
+                self.check_services()
+                for reference in done:
+                    shift.hear(ray, reference)
+                shift.replace_late(watch.tick())
                 since = time.monotonic() if done or shift.busy else since
                 if time.monotonic() - since > _PATIENCE:
-                    raise RunError(
+                    raise RunFailed(
                         f"Ray found no room for a worker within {_PATIENCE:.0f} seconds: "
                         f"it has {ray.cluster_resources().get('CPU', 0):.0f} CPUs, and others may use them"
                     )
         finally:
             self._listening = False
-            for actor, _, _ in shift.busy.values():  # the caller has stopped listening: what they do is of no use
+            for actor, _ in shift.busy.values():  # the caller has stopped listening: what they do is of no use
                 self._stop(actor)
                 if actor in self.crew:
                     self.crew.remove(actor)
@@ -106,10 +138,10 @@ class RayEngine:
         for actor in self.crew:
             self._stop(actor)
         self.crew.clear()
-        self._parts = None
+        self._parts = self._work = None
         if self._began:
             self._ray.shutdown()
-        self._ray, self._began = None, False
+        self._ray, self._began, self._services = None, False, []
 
     def _connected(self) -> Any:
         if self._ray is None:
@@ -118,11 +150,37 @@ class RayEngine:
                 _begin(ray, self._workers, self._address)
                 self._began = True
             self._ray = ray
+            self._services = _services(ray, self._began and not self._address)
         return self._ray
+
+    def check_services(self, now: bool = False) -> None:
+        """Raise where the processes of Ray that this one depends on have ended; looks once a second, or `now`."""
+        if not now and time.monotonic() - self._checked < _LOOK:
+            return
+        self._checked = time.monotonic()
+        for host, port in self._services:
+            if not _refused(host, port):
+                continue
+            self.crew.clear()  # nobody could be told to end
+            raise RunFailed(
+                "Ray has ended on this machine (it crashed, or was killed, often for lack of memory): what is saved "
+                "can be resumed, with fewer workers or engine=local if it happens again"
+            )
 
     def _put(self, value: Any) -> Any:
         message = dump(value)
         return self._connected().put((message.body, _arrays(message.arrays)))
+
+    def _own_work(self) -> Work:
+        if self._work is None:
+            self._work = self._make()
+        return self._work
+
+    def _unpacked(self, job: Any) -> Any:
+        """Return a job with the shared values themselves in it, as it would arrive at a worker."""
+        message = dump(job)
+        shared = [self._connected().get(one.reference) for one in message.shared if isinstance(one, _Put)]
+        return load(message.body, [bytearray(array) for array in message.arrays], [load(*one) for one in shared])
 
     def _actor(self) -> Any:
         ray = self._connected()
@@ -140,70 +198,85 @@ class RayEngine:
         return new
 
     def _stop(self, actor: Any) -> None:
-        if self._ray is not None and self._ray.is_initialized():
+        if self._ray is not None and self._ray.is_initialized() and actor in self.crew:
             self._ray.kill(actor)
 
 
 class _Shift:
-    """One list of jobs: those that wait, who does which, and who is idle or about to come."""
+    """One list of jobs: who does which, and who is idle or about to come."""
 
     def __init__(self, engine: RayEngine, jobs: Sequence[Any], sizes: Sequence[float] | None) -> None:
-        order = range(len(jobs)) if sizes is None else sorted(range(len(jobs)), key=lambda k: -sizes[k])
-        self._engine, self._jobs = engine, jobs
-        self._waiting = deque((index, 1) for index in order)
+        self._engine = engine
         self._coming: dict[Any, Any] = {}
         self._idle: list[Any] = []
         self._refused = 0
-        self.busy: dict[Any, tuple[Any, int, int]] = {}
-        self.results: deque[Reply | Failure] = deque()
-
-    def open(self) -> bool:
-        return bool(self._waiting or self.busy or self.results)
+        self._processes: dict[Any, tuple[str, int]] = {}  # actor → its machine and process
+        self.tasks = Tasks(jobs, sizes, engine.limits)
+        self.busy: dict[Any, tuple[Any, Task]] = {}
 
     def awaited(self) -> list[Any]:
         return [*self.busy, *self._coming]
 
     def expect(self, actor: Any) -> None:
-        """Ask an actor whether it is there."""
+        """Ask an actor whether it has started."""
         self._coming[actor.ready.remote()] = actor
 
     def hand_out(self) -> None:
         """Give jobs to whoever is idle."""
-        while self._idle and self._waiting:
-            index, tries = self._waiting.popleft()
-            try:
-                message = dump(self._jobs[index])
-            except Exception as problem:  # whatever cannot be sent is this job's failure alone
-                self.results.append(failure(index, problem))
+        while self._idle and self.tasks.waiting:
+            taken = self.tasks.take(dump)
+            if taken is None:
                 continue
+            task, message = taken
             actor = self._idle.pop()
             shared = [one.reference for one in message.shared if isinstance(one, _Put)]
-            self.busy[actor.do.remote(index, message.body, _arrays(message.arrays), *shared)] = actor, index, tries
+            self.busy[actor.do.remote(task.index, message.body, _arrays(message.arrays), *shared)] = actor, task
 
-    def hear(self, ray: Any, told: Any) -> None:
-        """Take in what an actor told, or that it is lost."""
-        if told in self._coming:
-            actor = self._coming.pop(told)
+    def hear(self, ray: Any, reference: Any) -> None:
+        """Take in what an actor says, or that it is lost."""
+        if reference in self._coming:
+            actor = self._coming.pop(reference)
             try:
-                ray.get(told)
+                self._processes[actor] = ray.get(reference)
                 self._refused = 0
                 self._idle.append(actor)
             except ray.exceptions.RayError as problem:
+                self._engine.check_services(now=True)
                 self._refused += 1
                 if self._refused > TRIES * len(self._engine.crew):
-                    raise RunError(f"Ray cannot start a worker: {_last_line(problem)}") from problem
+                    raise RunFailed(f"Ray cannot start a worker: {_last_line(problem)}") from problem
+                report("worker lost", f"{self._named(actor)} ended between two jobs; another takes its place")
                 self.expect(self._engine.replaced(actor))
             return
-        actor, index, tries = self.busy.pop(told)
+        actor, task = self.busy.pop(reference)
         try:
-            self.results.append(load(*ray.get(told)))
-            self._idle.append(actor)
+            result: Reply | Failure = load(*ray.get(reference))
         except ray.exceptions.RayError as problem:
+            self._engine.check_services(now=True)
+            self.tasks.lost(task, self._named(actor), f"was lost ({first_line(problem)})")
+        else:
+            if self.tasks.done(task, result):
+                self._idle.append(actor)
+                return
+        self.expect(self._engine.replaced(actor))
+
+    def replace_late(self, passed: float) -> None:
+        """Replace workers that take too long, now that so many seconds have passed."""
+        for reference, (actor, task) in list(self.busy.items()):
+            task.seconds += passed
+            if not self.tasks.late(task):
+                continue
+            del self.busy[reference]
+            self.tasks.lost(task, self._named(actor), f"gave no answer within {task.seconds:.0f} seconds")
+            machine, process = self._processes[actor]
+            if machine == socket.gethostname():  # Ray asks a worker to end, which a stopped one does not hear
+                with contextlib.suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
             self.expect(self._engine.replaced(actor))
-            if tries < TRIES:
-                self._waiting.appendleft((index, tries + 1))  # at once: others may have to wait for it
-            else:
-                self.results.append(Failure(index, f"its worker ended {TRIES} times ({first_line(problem)})"))
+
+    def _named(self, actor: Any) -> str:
+        machine, process = self._processes.get(actor, ("", 0))
+        return f"Ray's worker process {process} on {machine}" if process else "a worker process of Ray's"
 
 
 class _Actor:
@@ -212,23 +285,28 @@ class _Actor:
     def __init__(self, make: tuple[bytes, list[Any]], paths: list[str]) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
+        own_this_process()
         sys.path.extend(path for path in paths if path not in sys.path)  # what the caller can import, we can
         self._make = make
         self._work: Work | None = None
 
-    def ready(self) -> None:
-        """Be there."""
+    def ready(self) -> tuple[str, int]:
+        """Return the machine and the process of this worker, which has started."""
+        return socket.gethostname(), os.getpid()
 
     def do(self, index: int, body: bytes, arrays: list[Any], *shared: tuple[bytes, list[Any]]) -> Any:
         """Do a job, and return its reply or failure, taken apart."""
+        result = attempt_in_worker(index, self._made, lambda: load(body, arrays, [load(*one) for one in shared]))
         try:
-            if self._work is None:
-                self._work = load(*self._make)()
-            job = load(body, arrays, [load(*one) for one in shared])
-            answer = dump(attempt(self._work, index, job))
-        except Exception as problem:  # whatever it is, the caller must hear of it
-            answer = dump(failure(index, problem))
+            answer = dump(result)
+        except Exception as problem:  # whatever cannot be sent, the caller must hear of it
+            answer = dump(replace(failure(index, problem), events=result.events))
         return answer.body, _arrays(answer.arrays)
+
+    def _made(self) -> Work:
+        if self._work is None:
+            self._work = load(*self._make)()
+        return self._work
 
 
 class _Put(Shared):
@@ -261,17 +339,53 @@ def _begin(ray: Any, workers: int, address: str) -> None:
         try:
             if colon and port.isdigit() and "/" not in host:  # Ray itself would try for minutes
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            ray.init(address=address, **quiet)
+            with _own_handlers():
+                ray.init(address=address, **quiet)
         except (OSError, RuntimeError, ValueError) as problem:
             raise RunError(f"no Ray can be joined at {address!r}: {first_line(problem)}") from problem
         return
-    ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+    most = _PER_CORE * (os.cpu_count() or 1)
+    if workers > most:
+        raise RunError(f"workers={workers} are more than a Ray started here may have: {_PER_CORE} per core, {most}")
+    with _own_handlers():
+        ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
     if not ip_address(ray.util.get_node_ip_address()).is_loopback:
         ray.shutdown()
         raise RunError(
             "a Ray started here would listen to other machines, because ray was imported before: set "
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or start Ray yourself and give its address"
         )
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep the caller's handler of SIGTERM, where there is one: Ray puts its own in its place, which just exits."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _services(ray: Any, own: bool) -> list[tuple[str, int]]:
+    """Where the processes listen that this one cannot do without: the raylet of this machine, and a GCS of our own."""
+    here = ray.get_runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node["NodeID"] == here]
+    found = [(str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])) for node in nodes]
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return [*found, (host.strip("[]"), int(port))] if own else found  # a cluster's may come back
+
+
+def _refused(host: str, port: int) -> bool:
+    """Whether nobody listens at an address any more; one that is slow to answer is still there."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _last_line(problem: Exception) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nestling.local.config import Local
 from nestling.local.device import has_kernels
 from nestling.local.flat import dense, flat
+from nestling.torch_private import foreach_div_, foreach_norm, foreach_zero_, fused_sgd_, has_fused_sgd
 
 _KERNEL = ({torch.float32}, {torch.float64})  # what the fused kernel takes
 
@@ -29,6 +30,8 @@ class Descent:
         The settings of training, and this round's learning rate.
     direct
         Whether the kernel may be called without PyTorch's optimiser, where it can.
+    fast
+        Whether kernels that go through all parameters at once may be used; else plain `torch.optim` does the work.
     room
         Tensors of the last client of this shape, in whose memory this one's momenta are kept; filled where they do
         not fit. What they held counts for nothing.
@@ -55,11 +58,13 @@ class Descent:
         lr: float,
         direct: bool = True,
         room: list[Tensor] | None = None,
+        *,
+        fast: bool = True,
     ) -> None:
         self._parameters = parameters
-        self._how, self._lr = how, lr
-        direct = direct and how.optimizer == "sgd" and _plain(parameters)
-        self.torch = None if direct else _optimizer(parameters, how, lr)
+        self._how, self._lr, self._fast = how, lr, fast
+        direct = fast and direct and how.optimizer == "sgd" and _plain(parameters) and has_fused_sgd()
+        self.torch = None if direct else _optimizer(parameters, how, lr, fast)
         self._room: list[Tensor] = [] if room is None else room
         self._momenta: list[Tensor] = []
         self.forget()
@@ -76,10 +81,15 @@ class Descent:
             self._direct(clip)
         else:
             if clip:
-                kernels = True if has_kernels(self._parameters) else None
-                nn.utils.clip_grad_norm_(self._parameters, clip, foreach=kernels)
+                nn.utils.clip_grad_norm_(self._parameters, clip, foreach=self._at_once())
             self.torch.step()
         self.forget()
+
+    def _at_once(self) -> bool | None:
+        """Whether PyTorch clips all gradients at once: not by kernels that cannot be trusted; None as it likes."""
+        if not has_fused_sgd():
+            return False
+        return True if self._fast and has_kernels(self._parameters) else None
 
     def narrow(self, clients: int) -> None:
         """Go on with the first clients of a cohort alone."""
@@ -102,19 +112,16 @@ class Descent:
         moved = [_laid(gradients[k], self._parameters[k]) for k in used]
         excess = _excess(moved, clip) if clip else None
         if excess is not None and excess.dtype != torch.float32:  # the kernel knows none in double precision
-            torch._foreach_div_(moved, excess)
+            foreach_div_(moved, excess)
             excess = None
-        torch._fused_sgd_(
+        fused_sgd_(
             [_memory(self._parameters[k]) for k in used],
             moved,
             [_memory(self._momenta[k]) for k in used] if how.momentum else [],
+            lr=self._lr,
             weight_decay=how.weight_decay,
             momentum=how.momentum,
-            lr=self._lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=first and how.momentum > 0,
+            first=first and how.momentum > 0,
             grad_scale=excess,
         )
 
@@ -125,7 +132,7 @@ class Descent:
         if not alike or len(self._room) != len(self._parameters):
             self._room[:] = [torch.empty_like(parameter) for parameter in self._parameters]
         if zero:
-            torch._foreach_zero_(self._room)
+            foreach_zero_(self._room)
         return list(self._room)
 
 
@@ -144,7 +151,7 @@ def _laid(gradient: Tensor | None, parameter: Tensor) -> Tensor:
 
 def _excess(gradients: list[Tensor], limit: float) -> Tensor:
     """How many times too long gradients are: at least once."""
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
     return ((norm + 1e-6) / limit).clamp(min=1.0)
 
 
@@ -153,8 +160,10 @@ def _plain(parameters: list[nn.Parameter]) -> bool:
     return all(one.is_cpu and dense(one) for one in parameters) and {one.dtype for one in parameters} in _KERNEL
 
 
-def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float) -> torch.optim.Optimizer:
-    fused = True if has_kernels(parameters) and all(dense(one) for one in parameters) else None
+def _optimizer(parameters: list[nn.Parameter], how: Local, lr: float, fast: bool) -> torch.optim.Optimizer:
+    fused = True if fast and has_kernels(parameters) and all(dense(one) for one in parameters) else None
+    if how.optimizer == "sgd" and not has_fused_sgd():
+        fused = None
     if how.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=how.weight_decay, fused=fused)
     return torch.optim.SGD(parameters, lr=lr, momentum=how.momentum, weight_decay=how.weight_decay, fused=fused)

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.draws import drawing
 from nestling.local.kn2row import Kn2row, can_be_products
+from nestling.safe_kernels import guard
 
 _WIDE = 256  # channels read and written from which on a convolution is faster with channels first,
 _FEW = 16  # or, where it writes images of no more pixels than these, as products
@@ -34,6 +36,7 @@ def fast_format(model: nn.Module, *example: Tensor) -> None:
     >>> [type(layer).__name__ for layer in model]
     ['Conv2d', 'Conv2d', 'Kn2row']
     """
+    guard(model)  # some kernels for channels last write where they must not
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     wide = [layer for layer in layers if min(layer.weight.shape[:2]) >= _WIDE]
     pixels = _pixels(model, wide, example) if wide and example else {}
@@ -59,7 +62,7 @@ def _pixels(model: nn.Module, layers: list[nn.Conv2d], example: tuple[Tensor, ..
     hooks = [layer.register_forward_hook(see) for layer in layers]
     training = model.training
     try:
-        with torch.random.fork_rng(devices=[]):  # whatever a forward draws, the caller's numbers stay
+        with drawing(torch.Generator().manual_seed(0)):  # whatever a forward draws, the caller's numbers stay
             model.eval()(*given)
     finally:
         model.train(training)

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.errors import TrainingError
+from nestling.local.dropout import SeededDropout
 from nestling.local.flat import flat
 from nestling.local.kn2row import Kn2row
+from nestling.safe_kernels import convolve, instance_norm, unguard
 
 Layout = Literal["channels", "batch"]
 
@@ -108,7 +110,7 @@ class _Conv(nn.modules.conv._ConvNd):
     at: Pass
 
     def forward(self, input: Tensor) -> Tensor:
-        at, convolve = self.at, F.conv1d if len(self.kernel_size) == 1 else F.conv2d
+        at = self.at
         groups, weight, bias = self.groups * at.clients, at.take(self.weight).flatten(0, 1), at.flat(self.bias)
         return at.back(convolve(at.channels(input), weight, bias, self.stride, self.padding, self.dilation, groups))
 
@@ -154,7 +156,7 @@ class _InstanceNorm(nn.modules.instancenorm._InstanceNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         at, x = self.at, self.at.channels(input)
-        return at.back(F.instance_norm(x, weight=at.flat(self.weight), bias=at.flat(self.bias), eps=self.eps))
+        return at.back(instance_norm(x, weight=at.flat(self.weight), bias=at.flat(self.bias), eps=self.eps))
 
 
 class _LayerNorm(nn.LayerNorm):
@@ -222,6 +224,7 @@ _LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: _LayerNorm,
     nn.Embedding: _Embedding,
     nn.Dropout: _Dropout,
+    SeededDropout: _Dropout,
 }
 _TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -305,6 +308,7 @@ class Grouped:
             if type(module) in _LAYERS:
                 module.__class__ = _LAYERS[type(module)]
                 module.at = self.at  # type: ignore[assignment]
+                unguard(module)  # its new class is safe by itself
         self._names = list(self.net.state_dict())
         self._stacked = {name: tensor for name, tensor in tensors(self.net) if name in self._names}
         self._loaded = room

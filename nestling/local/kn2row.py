@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nestling.safe_kernels import SafeKernels, unguard
+from nestling.torch_private import knows_transforms, transforms_active
+
 Pair = tuple[int, int]
 Derivatives = tuple[Tensor | None, Tensor | None, Tensor | None]  # of images, weight and bias
 
@@ -54,11 +57,13 @@ class Kn2row(nn.Conv2d):
         """
         layer.weight.data = layer.weight.data.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)
         layer.__class__ = Kn2row
+        unguard(layer)  # products are safe
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (images, channels, height, width) to the same of the output, channels last in memory."""
-        if input.dim() != 4 or torch._C._are_functorch_transforms_active():  # one image; inside of torch.func.vmap
-            return super().forward(input)
+        if input.dim() != 4 or transforms_active():  # one image; inside of torch.func.vmap
+            with SafeKernels():
+                return super().forward(input)
         geometry = _geometry(input.shape[2:], self.weight.shape[2:], self.stride, self.padding)
         out: Tensor = _Products.apply(input, self.weight, self.bias, geometry)
         return out
@@ -71,7 +76,7 @@ def can_be_products(layer: nn.Conv2d) -> bool:
     (True, False)
     """
     plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.dilation == (1, 1)
-    return plain and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return plain and layer.padding_mode == "zeros" and not isinstance(layer.padding, str) and knows_transforms()
 
 
 class _Products(torch.autograd.Function):

@@ -39,6 +39,8 @@ class Learner:
         What training wants to find again at the next batch or client; it lives as long as the model.
     memory
         What the client remembers of its earlier turns: ``kind/tensor`` → value.
+    fast
+        Whether quicker code of ours may take the place of PyTorch's own losses and optimisers.
     absent
         How many classes its model has no row for, because it received those of its own classes alone.
     """
@@ -54,3 +56,4 @@ class Learner:
     scratch: dict[Any, Any] = field(default_factory=dict)
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     absent: int = 0
+    fast: bool = True

@@ -33,15 +33,15 @@ def entropy(learner: Learner, logits: Tensor, targets: Tensor) -> tuple[Tensor, 
     with one zero for all of them, which is the answer where all of the client's own are below it.
     """
     if not learner.absent:
-        return _mean(logits, targets), logits
+        return _mean(logits, targets, learner.fast), logits
     others = logits.new_full((*logits.shape[:-1], 1), math.log(learner.absent))
-    loss = _mean(torch.cat([logits, others], -1), targets)
+    loss = _mean(torch.cat([logits, others], -1), targets, learner.fast)
     return loss, torch.cat([logits, torch.zeros_like(others)], -1).detach()
 
 
-def _mean(logits: Tensor, targets: Tensor) -> Tensor:
+def _mean(logits: Tensor, targets: Tensor, fast: bool) -> Tensor:
     rows, asked = logits.flatten(0, -2), targets.flatten()
-    if logits.shape[-1] < MANY:
+    if logits.shape[-1] < MANY or not fast:
         return F.cross_entropy(rows, asked)
     return entropies(rows, asked).sum() / (asked >= 0).sum()
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nestling.draws import drawing
 from nestling.local.device import exact
 
 _SAMPLES = 100  # that run together at most: more gain nothing, and take memory
@@ -26,11 +27,44 @@ _CLOSE = 1e-6  # in double precision rounding is far below, samples that are mix
 _JOINED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # what was found of models in use
 
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
-    """The layers of a model that normalise by statistics of the batch, by name."""
+    """The layers of a model that normalise by statistics of the batch, by name; frozen ones do not."""
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+        if isinstance(module, _BatchNorm) and module.running_mean is not None and not has_frozen_weights(module):
             yield name, module
+
+
+def has_frozen_weights(module: nn.Module) -> bool:
+    """Whether a module is a batch norm with weights of which none is trained.
+
+    >>> has_frozen_weights(nn.BatchNorm1d(2)), has_frozen_weights(nn.BatchNorm1d(2).requires_grad_(False))
+    (False, True)
+    """
+    if not isinstance(module, _BatchNorm):
+        return False
+    weights = list(module.parameters(recurse=False))
+    return bool(weights) and not any(weight.requires_grad for weight in weights)
+
+
+def keep_frozen(model: nn.Module) -> None:
+    """Let the frozen norms of a model normalise by the statistics that they have, while training too.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(1).requires_grad_(False))
+    >>> keep_frozen(model)
+    >>> model.train()(torch.tensor([[1.0], [3.0]])).round(), model[0].running_mean
+    (tensor([[1.],
+            [3.]]), tensor([0.]))
+    """
+    for module in model.modules():
+        if has_frozen_weights(module) and _as_in_tests not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_as_in_tests)
+
+
+def _as_in_tests(module: nn.Module, _: object) -> None:
+    module.training = False
 
 
 def static(model: nn.Module) -> None:
@@ -40,11 +74,12 @@ def static(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, Tensor], int]:
+def statistics(model: nn.Module, batches: Iterable[Tensor], join: bool = True) -> tuple[dict[str, Tensor], int]:
     """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
 
     Only the norms are in training mode: a dropout layer or a Scaler would change what they see. Small batches of one
-    shape run through the model together, but through each norm one by one: the same statistics, sooner.
+    shape run through the model together, but through each norm one by one: the same statistics, sooner; without `join`
+    they do not.
 
     Returns
     -------
@@ -60,7 +95,7 @@ def statistics(model: nn.Module, batches: Iterable[Tensor]) -> tuple[dict[str, T
     told = _Told()
     count = 0
     for alike in _alike(batches):
-        together = len(alike) > 1 and _may_join(model, alike)
+        together = join and len(alike) > 1 and _may_join(model, alike)
         for parts in [alike] if together else [[batch] for batch in alike]:
             told.ask(model, parts)
         count += len(alike)
@@ -125,8 +160,7 @@ def _may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     """
     if model not in _JOINED:
         try:
-            with torch.random.fork_rng(devices=[]):  # for a forward that draws, too
-                torch.default_generator.manual_seed(0)  # not GPUs' generators, which stay as they are
+            with drawing(torch.Generator().manual_seed(0)):  # for a forward that draws, too
                 _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
         except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
             _JOINED[model] = False

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nestling.draws import no_draws
 from nestling.errors import ConfigError
 from nestling.local.config import Local
 from nestling.local.descent import Descent
@@ -44,8 +45,8 @@ class Steps:
         The settings of training, and this round's learning rate.
     half
         The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
-    room
-        As `Descent` takes it.
+    room, fast
+        As `Descent` takes them.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Steps:
         lr: float,
         half: torch.dtype | None = None,
         room: list[Tensor] | None = None,
+        *,
+        fast: bool = True,
     ) -> None:
         self._parameters, self._clip, self._half = parameters, how.clip, half
         self._device = parameters[0].device.type if parameters else "cpu"
         self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
-        self._descent = Descent(parameters, how, lr, self._scaler is None, room)
+        self._descent = Descent(parameters, how, lr, self._scaler is None, room, fast=fast)
 
     def forward(self) -> AbstractContextManager[None]:
         """Where the loss is computed."""
@@ -70,10 +73,12 @@ class Steps:
     def step(self, loss: Tensor) -> None:
         """Move the weights to make a loss smaller."""
         if self._scaler is None or self._descent.torch is None:
-            loss.backward()
+            with no_draws():
+                loss.backward()
             self._descent.step(self._clip)
             return
-        self._scaler.scale(loss).backward()
+        with no_draws():
+            self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._descent.torch)
         if self._clip:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)

@@ -16,6 +16,7 @@ from nestling.local.device import exact
 from nestling.local.learner import Learner
 from nestling.local.losses import Loss, cross_entropy, right
 from nestling.local.steps import Steps
+from nestling.torch_private import foreach_norm
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def train(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    steps = Steps(parameters, how, lr, half, learner.scratch.setdefault(Steps, []))
+    steps = Steps(parameters, how, lr, half, learner.scratch.setdefault(Steps, []), fast=learner.fast)
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
@@ -103,7 +104,7 @@ def finite(model: nn.Module) -> bool:
     True
     """
     held = [tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()]
-    return not held or bool(torch.stack(torch._foreach_norm(held)).isfinite().all())
+    return not held or bool(torch.stack(foreach_norm(held)).isfinite().all())
 
 
 def _distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

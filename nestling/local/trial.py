@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
+from nestling.draws import counted_draws, drawing
 from nestling.errors import first_line
 from nestling.local.cohort import Member, train_together
 from nestling.local.config import Local
@@ -61,18 +63,14 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
     random = torch.Generator().manual_seed(0)
     states = [_random(twin, random) for _ in _CLIENTS]
     try:
-        with torch.random.fork_rng(devices=[]):
-            wanted = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
+        wanted = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
     except Exception as problem:  # it will come again, with more to say, when a client trains
         return Verdict(None, f"it cannot be trained alone: {first_line(problem)}")
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in model.modules())
     layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
     for layout in layouts:
         try:
-            with torch.random.fork_rng(devices=[]):
-                before = torch.get_rng_state()
-                found = _together(twin, states, layout, inputs, targets)
-                drawn = not torch.equal(before, torch.get_rng_state())
+            found, drawn = counted_draws(partial(_together, twin, states, layout, inputs, targets))
         except Exception as problem:  # whatever a forward does with what it does not expect
             reason = f"its forward cannot run for several clients: {first_line(problem)}"
             continue
@@ -99,15 +97,15 @@ def _alone(
 ) -> dict[str, Tensor]:
     model.load_state_dict(state)
     learner = Learner(model, AxisMap({}, {}, {}, {}), Plan(), 1.0, None, np.random.default_rng(0))
-    torch.manual_seed(client)
-    train(
-        learner,
-        torch.tensor(_CLIENTS[client]),
-        lambda chosen: (inputs[chosen], targets[chosen]),
-        _HOW,
-        lr=_HOW.lr,
-        generator=torch.Generator().manual_seed(client),
-    )
+    with drawing(torch.Generator().manual_seed(client)):
+        train(
+            learner,
+            torch.tensor(_CLIENTS[client]),
+            lambda chosen: (inputs[chosen], targets[chosen]),
+            _HOW,
+            lr=_HOW.lr,
+            generator=torch.Generator().manual_seed(client),
+        )
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 

@@ -12,11 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
 from nestling.local.batches import batches
-from nestling.local.norms import averaged, static, statistics
+from nestling.local.dropout import find_draws, seed_dropout
+from nestling.local.norms import averaged, keep_frozen, static, statistics
 from nestling.methods.between import Between
 from nestling.methods.soft_masks import Masks, logistic
+from nestling.safe_kernels import SafeKernels, guard
 
 State = Mapping[str, Tensor]
 _NEAR = 0.1  # of a budget: λ grows while the size is farther off than this, and acts in proportion within it
@@ -108,15 +111,31 @@ def distil(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: 
     how
         The settings.
     """
+    try:
+        return _distil(task, masks, targets, begun, how, shared=False)
+    except DrawnInBackward:  # a forward pass that is run again there needs PyTorch's own generator
+        return _distil(task, masks, targets, begun, how, shared=True)
+
+
+def _distil(
+    task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation, *, shared: bool
+) -> Distilled:
     model = deepcopy(task.model)
+    guard(model, task.ready(task.inputs[:1]))
+    seed_dropout(model)
     model.load_state_dict(dict(begun.weights))
     model.train()
+    keep_frozen(model)
     static(model)
-    trained = {name: begun.weights[name].detach().clone().requires_grad_() for name, _ in model.named_parameters()}
+    weights = {
+        name: begun.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
+        for name, parameter in model.named_parameters()
+    }
+    trained = [value for value in weights.values() if value.requires_grad]
     scores = {name: value.clone().requires_grad_() for name, value in begun.scores.items()}
     lr, local = task.lr * how.lr, task.local
     groups = [
-        {"params": list(trained.values()), "lr": lr, "weight_decay": local.weight_decay},
+        {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
         {"params": list(scores.values()), "lr": lr * how.mask_lr, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.SGD(groups, momentum=local.momentum)
@@ -124,26 +143,27 @@ def distil(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: 
         optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(task.seed)
     penalty, goal = begun.penalty, how.budget * float(masks.size({}))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(task.seed)  # dropout layers draw from here
+    everything = find_draws(model, task.ready(task.inputs[:2])).training
+    with drawing(torch.Generator().manual_seed(task.seed), everything=everything, shared=shared):
         for _ in range(how.epochs):
             for chosen in batches(torch.arange(len(task.inputs)), how.batch, stream):
                 drawn = {
                     name: soft(value, logistic(len(value), stream) if how.noise else None, how)
                     for name, value in scores.items()
                 }
-                logits = functional_call(model, masks.laid_on(trained, drawn), (task.ready(task.inputs[chosen]),))
+                logits = functional_call(model, masks.laid_on(weights, drawn), (task.ready(task.inputs[chosen]),))
                 price = penalty if not goal else penalty * _pull(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + price * masks.size(drawn)
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                with no_draws():
+                    loss.backward()
                 if local.clip:
-                    nn.utils.clip_grad_norm_(trained.values(), local.clip, foreach=True)
+                    nn.utils.clip_grad_norm_(trained, local.clip, foreach=True)
                 optimizer.step()
                 if goal:
                     far = abs(_pull(masks, scores, goal)) == 1
                     penalty = max(how.penalty, penalty * (1 + _REACTION if far else 1 - _REACTION))
-    found = {name: value.detach() for name, value in trained.items()}
+    found = {name: value.detach() for name, value in weights.items()}
     if not all(bool(value.isfinite().all()) for value in (*found.values(), *scores.values())):
         raise TrainingError(
             f"round {task.round}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
@@ -168,11 +188,14 @@ def _pull(masks: Masks, scores: State, goal: float) -> float:
 def said(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
     """What a model in evaluation mode says of some batches: probabilities, (samples, classes)."""
     model.eval()
-    return torch.cat([F.softmax(model(part), -1) for part in parts])
+    with SafeKernels():
+        return torch.cat([F.softmax(model(part), -1) for part in parts])
 
 
 def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
     """The state of a model with the statistics of its norms taken anew from some batches."""
+    keep_frozen(model)
     state = model.state_dict()
-    told = averaged([statistics(model, parts)])
+    with SafeKernels():
+        told = averaged([statistics(model, parts)])
     return {name: told[name].to(value.dtype) if name in told else value for name, value in state.items()}

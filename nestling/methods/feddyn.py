@@ -77,7 +77,8 @@ def tilted(learner: Learner, inputs: Tensor, targets: Tensor, loss: Loss) -> tup
 @torch.no_grad()
 def gradients(learner: Learner, sent: State, alpha: float) -> dict[str, Tensor]:
     """What a client remembers after its turn: g_k − α (θ_k − θ_t)."""
-    changes = {name: alpha * (sent[name] - parameter) for name, parameter in learner.model.named_parameters()}
+    trained = {name: value for name, value in learner.model.named_parameters() if value.requires_grad}
+    changes = {name: alpha * (sent[name] - parameter) for name, parameter in trained.items()}
     return {_KIND + name: learner.memory.get(_KIND + name, 0) + change for name, change in changes.items()}
 
 

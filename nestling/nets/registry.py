@@ -4,15 +4,16 @@ An option is any keyword of the model's class; what is not given stays as in the
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
-from nestling.errors import ModelError, nearest
+from nestling.errors import ModelError, first_line, nearest
 from nestling.nets.cnn import CNN
 from nestling.nets.exits import Exits
 from nestling.nets.lstm import LSTM
@@ -24,6 +25,8 @@ from nestling.nets.vgg import VGG
 from nestling.nets.vit import VisionTransformer
 
 Options = Mapping[str, Any]
+
+_LARGEST = 10**7  # sizes above are slips of the keyboard, and would overflow what counts them
 
 
 @dataclass(frozen=True)
@@ -164,8 +167,17 @@ def build(name: str, **options: Any) -> nn.Module:
     >>> build("cnn", norm="gn", classes=62).head
     Linear(in_features=512, out_features=62, bias=True)
     """
-    entry, _ = _look_up(name, options)
-    return entry.make(**options)
+    entry, merged = _look_up(name, options)
+    _check_values(name, entry, merged, options)
+    try:
+        return entry.make(**options)
+    except ModelError:
+        raise
+    except (ValueError, TypeError, ArithmeticError, RuntimeError) as problem:
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise ModelError(
+            f"model {name!r} cannot be built with {given or 'its defaults'}: {first_line(problem)}"
+        ) from problem
 
 
 def example(name: str, batch: int = 2, **options: Any) -> tuple[Tensor, ...]:
@@ -192,7 +204,46 @@ def _look_up(name: str, options: Options) -> tuple[Entry, dict[str, Any]]:
         raise ModelError(f"there is no model {name!r}{nearest(name.lower().replace('_', '-'), MODELS)}")
     entry = MODELS[name]
     known = entry.options
-    for option in options:
-        if option not in known:
-            raise ModelError(f"model {name!r} has no option {option!r}{nearest(option, sorted(known))}")
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        named, there = " or ".join(map(repr, unknown)), ", ".join(map(repr, sorted(known)))
+        hint = nearest(unknown[0], sorted(known))
+        there = f" (there are {there}){hint}" if "did you mean" in hint else f": there are {there}"
+        raise ModelError(f"model {name!r} has no option {named}{there}")
     return entry, known | dict(options)
+
+
+def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> None:
+    """Complain about options of a wrong type, sizes below 1 and empty lists, in better words than a layer would."""
+    maker = entry.make.func if isinstance(entry.make, partial) else entry.make
+    hints = get_type_hints(maker.__init__)
+    for option, value in given.items():
+        try:
+            msgspec.convert(value, hints[option])
+        except msgspec.ValidationError as problem:
+            reason = str(problem).partition(" - at `")[0]
+            raise ModelError(
+                f"the option {option!r} of model {name!r} cannot be {value!r}: {reason[:1].lower()}{reason[1:]}"
+            ) from None
+        least = 0 if option == "special" else 1
+        if not all(least <= number <= _LARGEST for number in _whole_numbers(value)):
+            raise ModelError(
+                f"the option {option!r} of model {name!r} cannot be {value!r}: sizes are from {least} to {_LARGEST:,}"
+            )
+        if isinstance(value, list | tuple) and not (value and all(part not in ([], ()) for part in value)):
+            raise ModelError(f"the option {option!r} of model {name!r} cannot be {value!r}: it needs at least one size")
+    depths, widths = merged.get("depths"), merged.get("widths")
+    if depths is not None and widths is not None and len(depths) != len(widths):
+        raise ModelError(
+            f"model {name!r} needs as many depths as widths, one of each for every stage, not {len(depths)} depths "
+            f"and {len(widths)} widths"
+        )
+
+
+def _whole_numbers(value: Any) -> Iterator[int]:
+    """The whole numbers in an option, however deep."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _whole_numbers(part)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield value

@@ -2,8 +2,8 @@
 
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.experiment import Result, resume, run
+from nestling.run.loaded import LoadedRun, load
 from nestling.run.presets import PRESETS, find
-from nestling.run.take import take
 
 __all__ = [
     "PRESETS",
@@ -11,10 +11,11 @@ __all__ = [
     "Evaluate",
     "Experiment",
     "FleetSettings",
+    "LoadedRun",
     "Model",
     "Result",
     "find",
+    "load",
     "resume",
     "run",
-    "take",
 ]

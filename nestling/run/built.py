@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from nestling.cut import Plan, submodel
+from nestling.local.dropout import seed_dropout
 from nestling.local.formats import fast_format
-from nestling.local.norms import static
+from nestling.local.norms import keep_frozen, static
 from nestling.local.scaler import scale
 from nestling.run.setting import Setting
+from nestling.safe_kernels import guard
 
 _CPU = torch.device("cpu")
 
@@ -25,16 +27,19 @@ def shape_of(setting: Setting, plan: Plan, ratio: float) -> Hashable:
 def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CPU) -> nn.Module:
     """Build the sub-model of a plan where it will be, ready to be given weights and trained."""
     model = plain(setting, plan, ratio)
-    if device.type == "cpu":  # what is fast was measured there
+    seed_dropout(model)
+    if device.type == "cpu" and setting.experiment.accelerate != "off":  # what is fast was measured there
         fast_format(model, setting.example(1))
     return model.to(device)
 
 
 def plain(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
-    """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself."""
+    """Build the sub-model of a plan, which lies in memory and computes as PyTorch does by itself, yet safely."""
     model = submodel(setting.model, setting.cut_axes, plan)
+    guard(model, setting.example(1))
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in setting.frozen)
+        parameter.requires_grad_(name not in setting.frozen and name not in setting.user_frozen)
+    keep_frozen(model)
     if setting.method.scaler:
         scale(model, setting.axes, ratio)
     if setting.method.static:

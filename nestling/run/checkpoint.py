@@ -46,14 +46,18 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
     private: dict[int, str]
     memories: dict[int, str]
     metrics: str = ""
+    setups: dict[int, list[str]] = {}
 
 
 class _Damaged(Exception):
     """A checkpoint is not as it was written."""
 
 
-def write(folder: Path, server: Server, metrics: str = "") -> None:
-    """Write the checkpoint of a server's round, and the digest of its record, into a run directory."""
+def write(folder: Path, server: Server, metrics: str = "", *, tidy: bool = True) -> None:
+    """Write the checkpoint of a server's round, and the digest of its record, into a run directory.
+
+    Without `tidy`, files of clients that it does not list stay: those of the next round, where that has begun already.
+    """
     place = folder / CHECKPOINTS
     place.mkdir(exist_ok=True)
     name = f"round-{server.round:06d}"
@@ -75,13 +79,16 @@ def write(folder: Path, server: Server, metrics: str = "") -> None:
 
     for group, tensors in zip(_GROUPS, held, strict=True):
         put(f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
-    figures = _Figures(_FORMAT, server.round, server.counts, server.best, private.index, memories.index, metrics)
+    setups = {client: sorted(keys) for client, keys in server.setups.items()}
+    indices = private.index, memories.index
+    figures = _Figures(_FORMAT, server.round, server.counts, server.best, *indices, metrics, setups)
     put(_FIGURES, msgspec.json.format(msgspec.json.encode(figures)))
     write_whole(draft / _SUMS, "".join(f"{value}  {file}\n" for file, value in sums.items()).encode())
     sync(draft)
     draft.rename(place / name)
     sync(place)
-    _tidy(folder, private, memories)
+    if tidy:
+        _tidy(folder, private, memories)
 
 
 def saved(folder: Path) -> list[Path]:
@@ -173,8 +180,9 @@ def _read(place: Path, setting: Setting) -> Server:
         memories=drawers[1],
         notes=groups["notes"],
         coverage=groups["coverage"],
-        counts={name: value if name == "simulated_seconds" else int(value) for name, value in figures.counts.items()},
-        tally=Tally(setting.cut_axes, state),
+        counts=_counts(figures),
+        setups={client: frozenset(keys) for client, keys in figures.setups.items()},
+        tally=Tally(setting.cut_axes, state, setting.user_frozen),
         best=figures.best,
     )
 
@@ -242,6 +250,13 @@ def _remove(place: Path) -> None:
 
 def _round(place: Path) -> int:
     return int(place.name.removeprefix("round-"))
+
+
+def _counts(figures: _Figures) -> dict[str, float]:
+    """Return what was spent, in the order of the record; earlier versions knew no bytes of frozen parameters."""
+    counts = figures.counts
+    whole = {name: int(counts.get(name, 0)) for name in ("bytes_down", "bytes_up", "bytes_setup", "client_macs")}
+    return {**whole, "simulated_seconds": counts["simulated_seconds"]}
 
 
 def _untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

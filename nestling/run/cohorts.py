@@ -121,7 +121,9 @@ def _choice(
 
 def _found(setting: Setting, plan: Plan, ratio: float, client: int) -> tuple[dict[int, float], Layout | None]:
     experiment, method = setting.experiment, setting.method
-    if experiment.cohort in ("off", 1) or method.loss is not cross_entropy or method.remember is not None:
+    if experiment.accelerate == "off" or experiment.cohort in ("off", 1):
+        return {}, None
+    if method.loss is not cross_entropy or method.remember is not None:
         return {}, None
     if experiment.select or experiment.device != "cpu":  # every client has rows of its own; nothing was measured
         return {}, None

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nestling.errors import RunError
-from nestling.run.lock import LOCK, cannot_write, locked
+from nestling.run.disk import cannot_write, creating
+from nestling.run.lock import LOCK, locked
 
 CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
     "config.toml",
@@ -41,9 +42,10 @@ def new_run(folder: Path) -> Iterator[None]:
 
     A directory that is made here and in which no run begins is removed again.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
-        _check_unused(folder)
+    with creating(folder):  # a name may be too long to be asked for
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
+            _check_unused(folder)
     try:
         with locked(folder):
             _check_unused(folder)

@@ -118,7 +118,7 @@ def _headed(told: Mapping[str, Any]) -> dict[str, Any]:
 def _spread(figures: dict[str, Any]) -> None:
     """Add the worst and the mean accuracy over sub-models, or perplexity where there is no accuracy."""
     measured = list(figures["submodels"].values())
-    what = "accuracy" if "accuracy" in measured[0] else "perplexity"
+    what = "accuracy" if measured and "accuracy" in measured[0] else "perplexity"
     found = [told[what] for told in measured if told[what] is not None]
     worst = min if what == "accuracy" else max
     figures["worst_submodel"] = worst(found) if found else None
@@ -132,8 +132,8 @@ def _local(setting: Setting, figures: dict[str, Any], answers: Mapping[int, Answ
         assert isinstance(said, Tensor)
         share = setting.partition.test[client]
         share = share[share < len(said)]
-        if len(share):
-            labels = setting.partition.labels[client]
+        labels = setting.partition.labels[client]
+        if len(share) and len(labels):  # a client without training samples has no classes to choose among
             among = said[share][:, labels].argmax(-1)
             hits = int((labels[among] == setting.images.test_targets[share]).sum())
             right, seen = right + hits, seen + len(share)
@@ -161,7 +161,8 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     by_level: dict[str, list[dict[str, Any]]] = {}
     for client, level in levels.items():
         by_level.setdefault(level.name if setting.method.sized else "full", []).append(told[client])
-    figures = _headed(_means(list(told.values())))
+    unknown: dict[str, float | None] = {"loss": None, "accuracy" if setting.words is None else "perplexity": None}
+    figures = _headed(_means(list(told.values())) if told else unknown)  # nobody has taken part yet
     figures["submodels"] = {name: _means(by_level[name]) for name in setting.levels if name in by_level}
     _spread(figures)
     return figures, _local(setting, figures, answers) if setting.words is None else {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,24 +18,29 @@ from torch import Tensor, nn
 from nestling.data import Dataset, Partition, Text
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.messages import travels
+from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
-from nestling.errors import RunError
-from nestling.events import report
+from nestling.errors import ConfigError, RunError
+from nestling.events import EventLog, report
 from nestling.files import write_whole
 from nestling.local.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.changes import check_rounds, check_settings
-from nestling.run.config import Experiment, from_file
+from nestling.run.config import Experiment, checked, from_file
 from nestling.run.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
+from nestling.run.disk import creating, writing
 from nestling.run.evaluate import evaluate, score
 from nestling.run.identity import Identity, config_text, describe, with_names
+from nestling.run.isolation import clean_torch
 from nestling.run.presets import find
 from nestling.run.record import Record, due, summary, write_models
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
+
+_WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 
 
 class Watcher(Protocol):
@@ -121,19 +127,26 @@ def run(
     >>> sorted(result.summary["final"])[:2]
     ['global_accuracy', 'global_loss']
     """
-    chosen = experiment if isinstance(experiment, Experiment) else find(str(experiment))
+    end_if_script_is_unguarded()
+    chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _able(chosen)
     folder = None if out is None else Path(out)
     blueprint = Blueprint(chosen, model, dataset, partition, method)
     blueprint = replace(blueprint, experiment=with_names(blueprint))
-    with new_run(folder) if folder is not None else nullcontext(), _one_thread():
+    with (
+        EventLog(None).active() as log,
+        new_run(folder) if folder is not None else nullcontext(),
+        clean_torch(chosen.threads, chosen.device),
+    ):
         objects = describe(blueprint) if folder is not None else {}
         made = setting(blueprint)
         if folder is not None:
-            Identity.of(made, objects).write(folder)
-            write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
+            with creating(folder):
+                Identity.of(made, objects).write(folder)
+                write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
         server = Server.start(made, folder)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        with writing(folder):
+            return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
 def resume(
@@ -173,8 +186,9 @@ def resume(
     >>> len(first.rounds), len(longer.rounds)
     (1, 2)
     """
+    end_if_script_is_unguarded()
     folder = Path(out)
-    with begun_run(folder), _one_thread():
+    with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
         blueprint = Blueprint(experiment, model, dataset, partition, method)
@@ -185,39 +199,51 @@ def resume(
             identity.check_objects(folder, objects)
         check_settings(folder, first, experiment)
         _able(experiment)
-        made = setting(blueprint)
-        server = checkpoint.read(folder, made)
-        if identity is not None:
-            identity.check_built(folder, made, started_over=server is None)
-        if server is None:
-            _check_never_saved(folder)
-            server = Server.start(made, folder)
-        check_rounds(first, experiment, made.method, server.round)
-        record = _record(folder, experiment, server)  # damage is found before anything is changed
-        summarised = _finished(folder, experiment, server)
-        if summarised is not None:
-            record.start()
-            return Result(summarised, record.rounds, server.state, made)
-        if identity is not None:
-            identity.check_machine()
-        if experiment != written:
-            write_whole(folder / CONFIG, config_text(experiment, objects))
-        (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
-        checkpoint.clean(folder, server)
-        return _play(blueprint, made, server, folder, watcher or Silent())
+        with clean_torch(experiment.threads, experiment.device):
+            made = setting(blueprint)
+            server = checkpoint.read(folder, made)
+            if identity is not None:
+                identity.check_built(folder, made, started_over=server is None)
+            if server is None:
+                _check_never_saved(folder)
+                server = Server.start(made, folder)
+            check_rounds(first, experiment, made.method, server.round)
+            record = _record(folder, experiment, server)  # damage is found before anything is changed
+            summarised = _finished(folder, experiment, server)
+            with writing(folder):
+                if summarised is not None:
+                    record.start()
+                    return Result(summarised, record.rounds, server.state, made)
+                if identity is not None:
+                    identity.check_machine()
+                if experiment != written:
+                    write_whole(folder / CONFIG, config_text(experiment, objects))
+                (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
+                checkpoint.clean(folder, server)
+                return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
 
 
-def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher) -> Result:
+def _play(
+    blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
+) -> Result:
     experiment = made.experiment
     record = _record(folder, experiment, server)
     record.start()
     server.best = _best(record)
+    if folder is not None:
+        log.open(folder, server.round)
     began = time.perf_counter() - _spent(folder)
     watcher.start(made, server)
     local: dict[str, float] | None = None
-    engine = _engine(blueprint, made)
+
+    def save_whole_rounds() -> None:
+        if folder is not None and server.round:
+            _save(folder, server, record, time.perf_counter() - began, tidy=False)  # a round is under way
+
+    engine = _engine(blueprint, made, save_whole_rounds)
     try:
         while server.round < experiment.rounds:
+            log.round = server.round + 1
             after, told = play(made, server, engine, watcher.job)
             if due(experiment, after.round):
                 watcher.testing()
@@ -241,6 +267,9 @@ def _play(blueprint: Blueprint, made: Setting, server: Server, folder: Path | No
         engine.close()
     final, seconds = record.rounds[-1]["evaluation"], time.perf_counter() - began
     told = summary(made, server, final, local, seconds, handed=blueprint.handed())
+    told["clients_dropped"] = sum(one["dropped"] for one in record.rounds)
+    told["workers_lost"] = log.totals().get("worker lost", 0)
+    told["events"] = log.totals()  # these two depend on the machine, and nothing else here but the seconds
     if folder is not None:
         _save(folder, server, record, time.perf_counter() - began)
         write_models(folder, made, server)
@@ -294,29 +323,42 @@ def _able(experiment: Experiment) -> None:
     """Raise before any work where this machine has not what an experiment runs on."""
     if experiment.engine == "ray":
         need_ray()  # which device its workers have, they must find out themselves
-    else:
-        find_device(experiment.device)
+        return
+    most = _WORKERS_PER_CORE * (os.cpu_count() or 1)
+    if experiment.workers > most:
+        raise ConfigError(
+            f"workers={experiment.workers} are too many for this machine: at most {most}, {_WORKERS_PER_CORE} per core"
+        )
+    find_device(experiment.device)
 
 
-def _engine(blueprint: Blueprint, made: Setting) -> Engine:
-    experiment = made.experiment
+def _engine(blueprint: Blueprint, made: Setting, before_last_try: Callable[[], None]) -> Engine:
+    experiment, make = made.experiment, _make(blueprint, made)
+    timeout = experiment.worker_timeout
     if experiment.engine == "ray":
-        gpus = experiment.device.startswith("cuda")
-        return RayEngine(_make(blueprint, made), experiment.workers, experiment.address, gpus)
-    return LocalEngine(_make(blueprint, made), experiment.workers)
+        gpus, address = experiment.device.startswith("cuda"), experiment.address
+        return RayEngine(make, experiment.workers, address, gpus, timeout=timeout, before_last_try=before_last_try)
+    return LocalEngine(make, experiment.workers, timeout=timeout, before_last_try=before_last_try)
 
 
 def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
     """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
     experiment = made.experiment
     if (experiment.engine == "local" and experiment.workers == 1) or travels(made.model):
-        return partial(Workshop, made)
-    return partial(Workshop.from_blueprint, replace(blueprint, dataset=made.dataset, partition=made.partition))
+        return partial(_workshop, experiment.threads, partial(Workshop, made))
+    blueprint = replace(blueprint, dataset=made.dataset, partition=made.partition)
+    return partial(_workshop, experiment.threads, partial(Workshop.from_blueprint, blueprint))
 
 
-def _save(folder: Path, server: Server, record: Record, seconds: float) -> None:
+def _workshop(threads: int, make: Callable[[], Workshop]) -> Workshop:
+    """Build a workshop in the process that it is for, in which PyTorch uses so many threads from now on."""
+    torch.set_num_threads(threads)
+    return make()
+
+
+def _save(folder: Path, server: Server, record: Record, seconds: float, *, tidy: bool = True) -> None:
     record.sync()
-    checkpoint.write(folder, server, record.digest(server.round))
+    checkpoint.write(folder, server, record.digest(server.round), tidy=tidy)
     write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())
 
 
@@ -330,14 +372,3 @@ def _spent(folder: Path | None) -> float:
     except (ValueError, KeyError, TypeError):
         report("stop watch lost", f"{path} cannot be read: the time that this run takes is counted from now on")
         return 0.0
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch use one thread: faster for small models, and the same numbers in every process."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

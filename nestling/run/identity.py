@@ -104,8 +104,8 @@ class Identity(msgspec.Struct, frozen=True):
         except ConfigError as problem:
             raise RunError(f"{IDENTITY} holds settings that this version cannot read: {problem}") from None
 
-    def check_objects(self, folder: Path, objects: Mapping[str, Described]) -> None:
-        """Raise unless the objects handed in are those that the run began with."""
+    def check_objects(self, folder: Path, objects: Mapping[str, Described], function: str = "nestling.resume") -> None:
+        """Raise unless the objects handed in to a `function` are those that the run began with."""
         place = str(folder)
         missing = [kind for kind in self.objects if kind not in objects]
         if missing:
@@ -113,7 +113,7 @@ class Identity(msgspec.Struct, frozen=True):
             arguments = ", ".join(f"{kind}=…" for kind in self.objects)
             raise RunError(
                 f"{place!r} was started in Python with its own {own}, which must be handed in again: "
-                f"nestling.resume({place!r}, {arguments})"
+                f"{function}({place!r}, {arguments})"
             )
         for kind, given in objects.items():
             if kind not in self.objects:

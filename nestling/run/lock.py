@@ -17,11 +17,11 @@ from pathlib import Path
 
 from nestling.errors import RunError, RunFailed
 from nestling.events import report
+from nestling.run.disk import cannot_write
 
 LOCK = ".lock"
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _ATTEMPTS = 100  # of taking a file that others remove meanwhile
 _handles: set[int] = set()
 
@@ -49,12 +49,6 @@ def locked(folder: Path) -> Iterator[None]:
             (folder / LOCK).unlink()
         _handles.discard(handle)
         os.close(handle)
-
-
-def cannot_write(folder: Path, problem: OSError) -> RunError:
-    """Return the error that says why a directory cannot be written."""
-    kind = RunFailed if problem.errno in _FULL else RunError
-    return kind(f"{str(folder)!r} cannot be written: {problem.strerror or problem}")
 
 
 def _take(folder: Path) -> int:

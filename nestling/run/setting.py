@@ -18,10 +18,11 @@ from nestling.data import Dataset, Partition, Text
 from nestling.errors import ConfigError
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
 from nestling.local import Words
-from nestling.local.norms import batch_norms
+from nestling.local.norms import STATISTICS, batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.run.config import Experiment
-from nestling.run.model import traced_model
+from nestling.run.frozen import frozen_names, frozen_slice
+from nestling.run.model import check_output, traced_model
 from nestling.run.rows import thawed, token_axes
 from nestling.run.shares import dealt, opened
 from nestling.run.texts import held_out
@@ -39,6 +40,14 @@ class Blueprint:
     dataset: Dataset | Text | None = None
     partition: Partition | None = None
     method: Method | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"model": (nn.Module,), "dataset": (Dataset, Text), "partition": (Partition,), "method": (Method,)}
+        for name in self.handed():
+            given, accepted = getattr(self, name), kinds[name]
+            if not isinstance(given, accepted):
+                wanted = "an nn.Module" if name == "model" else " or ".join(f"a {kind.__name__}" for kind in accepted)
+                raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
 
     def handed(self) -> tuple[str, ...]:
         """Return the kinds of objects that the caller brings along."""
@@ -163,14 +172,19 @@ class Setting:
         return frozenset(name for name, _ in self.model.named_parameters(remove_duplicate=False))
 
     @cached_property
+    def user_frozen(self) -> frozenset[str]:
+        """The names that the user froze: not trained, not merged, not sent in rounds, whatever the method says."""
+        return frozen_names(self.model)
+
+    @cached_property
     def private(self) -> frozenset[str]:
         """The names that clients keep to themselves."""
-        return self.method.private(self.axes)
+        return self.method.private(self.axes) - self.user_frozen
 
     @cached_property
     def inconsistent(self) -> frozenset[str]:
         """The names that every sub-model has for itself."""
-        return self.method.inconsistent(self.axes)
+        return self.method.inconsistent(self.axes) - self.user_frozen
 
     @cached_property
     def frozen(self) -> frozenset[str]:
@@ -235,7 +249,7 @@ class Setting:
     @cached_property
     def _kept(self) -> dict[str, int]:
         """Bytes of a value of every tensor that never travels."""
-        stay = (self.private | self.statistics) - self.axes.tied.keys()
+        stay = (self.private | self.statistics | self.user_frozen) - self.axes.tied.keys()
         return {name: tensor.itemsize for name, tensor in self.model.state_dict().items() if name in stay}
 
     @cached_property
@@ -243,8 +257,25 @@ class Setting:
         """The names of statistics that are not gathered in training but asked for before tests."""
         if not self.method.static:
             return frozenset()
-        told = ("running_mean", "running_var", "num_batches_tracked")
-        return frozenset(f"{name}.{what}" for name, _ in batch_norms(self.model) for what in told)
+        return frozenset(f"{name}.{what}" for name, _ in batch_norms(self.model) for what in STATISTICS)
+
+    def setup(self, plan: Plan) -> tuple[str, int]:
+        """A key of the frozen tensors that a client must have for a plan, and their bytes: 0 where none are frozen."""
+        if plan not in self._setups:
+            self._setups[plan] = frozen_slice(self.cut_axes, plan, self._frozen_sizes)
+        return self._setups[plan]
+
+    @cached_property
+    def _setups(self) -> dict[Plan, tuple[str, int]]:
+        return {}
+
+    @cached_property
+    def _frozen_sizes(self) -> dict[str, int]:
+        return {name: tensor.itemsize for name, tensor in self.model.state_dict().items() if name in self.user_frozen}
+
+    def holds_samples(self, client: int) -> bool:
+        """Whether a client has anything to train on: with data.minimum=0 some have not."""
+        return self.experiment.data.minimum > 0 or len(self.partition.train[client]) > 0
 
     def level(self, client: int, round: int) -> Level:
         """The level of a client in a round: what its device can carry, or as the fleet assigns it."""
@@ -298,6 +329,7 @@ def setting(blueprint: Blueprint) -> Setting:
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
     model, axes, started = traced_model(experiment, dataset, blueprint.model)
+    check_output(model, dataset, method)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)
     made = Setting(experiment, method, model, axes, dataset, shares, validation, unlabelled, fleet, started)
@@ -310,7 +342,9 @@ def setting(blueprint: Blueprint) -> Setting:
             f"select needs a method with a masked loss and nothing private, and a model that gives {dataset.classes} "
             f"classes or words: {method.name} with {experiment.model.name} is not that"
         )
-    if made.private >= frozenset(axes.dims) and experiment.server.optimizer != "average":
+    if made.parameters <= made.user_frozen:
+        raise ConfigError("every parameter of the model is frozen (requires_grad=False): there is nothing to train")
+    if made.private | made.user_frozen >= frozenset(axes.dims) and experiment.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")
     how = experiment.server
     if method.alike and (how.optimizer != "average" or how.weighting not in ("method", "none")):

@@ -38,11 +38,40 @@ def dealt(
         validation = torch.arange(len(held_out(experiment, dataset, "validation")))
         return own or deal(experiment, dataset), validation, torch.empty(0)
     kept, validation, unlabelled = _split(experiment, dataset)
+    if own is not None:
+        _check_own(own, dataset)
     shares = own or _partition(experiment, dataset, kept)
     empty = next((client for client, samples in enumerate(shares.train) if not len(samples)), None)
-    if empty is not None:
-        raise ConfigError(f"client {empty} has no data: use fewer clients, or a larger data.minimum")
+    if empty is not None and experiment.data.minimum:
+        raise ConfigError(
+            f"client {empty} has no data: use fewer clients, or data.minimum=0, which lets clients be empty"
+        )
+    if not any(map(len, shares.train)):
+        raise ConfigError(f"no client has any of the training samples of {dataset.name}")
     return shares, validation, unlabelled
+
+
+def _check_own(shares: Partition, dataset: Dataset) -> None:
+    """Raise where a partition of the caller's own does not fit the data."""
+    if not len(shares.train) == len(shares.test) == len(shares.labels):
+        raise ConfigError(
+            f"the partition has {len(shares.train)} clients in train, {len(shares.test)} in test and "
+            f"{len(shares.labels)} in labels: it must have as many in each"
+        )
+    parts = (
+        ("training samples", shares.train, len(dataset.targets)),
+        ("test samples", shares.test, len(dataset.test_targets)),
+        ("classes", shares.labels, dataset.classes),
+    )
+    for what, held, count in parts:
+        for client, numbers in enumerate(held):
+            if not isinstance(numbers, Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
+                raise ConfigError(f"the {what} of client {client} in the partition must be a tensor (N,) of int64")
+            if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < count):
+                raise ConfigError(
+                    f"client {client} of the partition has {what} from {int(numbers.min())} to {int(numbers.max())}, "
+                    f"but those of {dataset.name} are 0 to {count - 1}"
+                )
 
 
 def _split(experiment: Experiment, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Uploads as they travel: what a client changed, encoded, and read again where slices are merged.
 
-What does not travel stays with the client: tensors it keeps to itself, and statistics that training does not use.
+What does not travel stays with the client: tensors it keeps to itself, statistics that training does not use, and
+what the user froze.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def unpacked(setting: Setting, data: bytes, sent: Mapping[str, Tensor]) -> State
     like = {name: sent[name] for name in _travels(setting, sent)}
     state = dict(sent)
     state.update({name: sent[name] + change for name, change in decode(data, like).items()})
-    return {name: state[setting.axes.tied.get(name, name)] for name in state}
+    names = [name for name in state if name not in setting.user_frozen]
+    return {name: state[setting.axes.tied.get(name, name)] for name in names}
 
 
 def expected(setting: Setting, plan: Plan) -> int:
@@ -49,5 +51,5 @@ def expected(setting: Setting, plan: Plan) -> int:
 
 
 def _travels(setting: Setting, state: Iterable[str]) -> list[str]:
-    stay = setting.private | setting.statistics
+    stay = setting.private | setting.statistics | setting.user_frozen
     return [name for name in state if name not in stay and name not in setting.axes.tied]

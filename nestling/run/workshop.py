@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, singledispatchmethod
 from itertools import chain
 from typing import Any, Literal
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 
 from nestling.cut import Plan
 from nestling.data import AUGMENT, TextShares
-from nestling.errors import TrainingError
+from nestling.draws import DrawnInBackward, drawing, process_is_ours
+from nestling.errors import DataError, TrainingError, first_line
+from nestling.events import report
 from nestling.local import Learner, train
 from nestling.local.batches import batches
 from nestling.local.cohort import Member, train_together
@@ -29,9 +33,10 @@ from nestling.run.pooled import pooled
 from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
-from nestling.seeds import derive, drawing, numpy_stream, torch_stream
+from nestling.seeds import derive, numpy_stream, torch_stream
 
 _AT_ONCE = 2**22  # values of a client's images that are made ready at once: 16 MiB
+_SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # what was found of a model while it trained
 _LOGITS = 2**23  # of words, tested at a time: 32 MiB
 
 
@@ -42,6 +47,7 @@ class Workshop:
         self._setting = made
         self._device = device or find_device(made.experiment.device)
         self._half = half_of(self._device, made.experiment.precision)
+        self._fast = made.experiment.accelerate != "off"
         self._models = Models(made, self._device)
 
     @classmethod
@@ -56,6 +62,27 @@ class Workshop:
 
     @__call__.register
     def _train(self, job: Train) -> Update:
+        kept = self._models.get(job.plan, {}, job.ratio)
+        before = torch.default_generator.get_state()
+        try:
+            update = self._train_once(job)
+        except DrawnInBackward:
+            report(
+                "forward pass run again",
+                "the model runs a forward pass again in its backward pass (gradient checkpointing): it trains with "
+                "PyTorch's own generator, and code in other threads that draws from it changes the run's numbers",
+                logging.INFO,
+            )
+            kept.scratch[_SHARED_DRAWS] = True
+            return self._train_once(job)
+        quiet = kept.draws.training or process_is_ours() or _SHARED_DRAWS in kept.scratch
+        if quiet or _ALL_DRAWS in kept.scratch or torch.equal(before, torch.default_generator.get_state()):
+            return update
+        # this model drew after all, or somebody else did: only one of both would make the result wrong
+        kept.scratch[_ALL_DRAWS] = True
+        return self._train_once(job)
+
+    def _train_once(self, job: Train) -> Update:
         made, seed = self._setting, self._setting.experiment.seed
         own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
         kept = self._models.get(job.plan, job.state | job.own, job.ratio)
@@ -71,10 +98,12 @@ class Workshop:
             kept.scratch,
             self._here(job.memory),
             made.dataset.classes - len(made.partition.labels[job.client]) if own else 0,
+            self._fast,
         )
         augment = torch_stream(seed, "augment", job.round, job.client)
         samples, batch = self._own_samples(job.client, own, augment)
-        with drawing(seed, "dropout", job.round, job.client, device=self._device):
+        everything, shared = kept.draws.training or _ALL_DRAWS in kept.scratch, _SHARED_DRAWS in kept.scratch
+        with self._drawing("dropout", job.round, job.client, everything=everything, shared=shared):
             try:
                 progress = train(
                     learner,
@@ -92,26 +121,40 @@ class Workshop:
             except ValueError as problem:
                 if "more than 1 value per channel" not in str(problem):
                     raise
-                raise TrainingError(
+                raise DataError(
                     f"client {job.client} has a single sample, of which a norm can tell no variance: "
                     "set data.minimum=2, or a model.options.norm other than bn"
                 ) from None
         state = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in kept.tensors.items()
+            if name not in made.user_frozen
         }
         memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
         memory = {name: tensor.cpu() for name, tensor in memory.items()}
         return self._update(job, state, progress, memory)
 
+    @contextmanager
+    def _drawing(self, *name: str | int, everything: bool, shared: bool = False) -> Iterator[None]:
+        """Let what draws random numbers by itself, such as dropout, draw from the stream called `name`."""
+        stream = torch_stream(self._setting.experiment.seed, *name)
+        if self._device.type != "cpu":
+            torch.get_device_module(self._device).manual_seed(stream.initial_seed())
+        with drawing(stream, everything=everything, shared=shared):
+            yield
+
     @__call__.register
     def _train_many(self, job: TrainMany) -> list[Update]:
+        problem: Exception | None = None
         if job.layout is not None:
             try:
                 return self._together(job, job.layout)
-            except (TrainingError, ValueError):  # whose fault it was is told where clients train one by one
-                pass
-        updates = [self._train(alone) for alone in job.jobs]
+            except (TrainingError, ValueError) as found:
+                problem = found
+        updates = [self._train(alone) for alone in job.jobs]  # raises where it was the fault of a client, and names it
+        if problem is not None:
+            clients = ", ".join(str(alone.client) for alone in job.jobs)
+            report("cohort split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
         return [pooled(updates, self._weights(job.jobs))] if self._alike(job.jobs) else updates
 
     def _together(self, job: TrainMany, layout: Layout) -> list[Update]:
@@ -138,10 +181,14 @@ class Workshop:
         )
         if self._alike(job.jobs):
             clients, touched = tuple(one.client for one in job.jobs), self._touched(job.jobs[0])
-            mean = trained.mean(self._weights(job.jobs))
+            mean = self._without_frozen(trained.mean(self._weights(job.jobs)))
             return [Update(clients, job.jobs[0].plan, touched, mean, summed(trained.progress))]
         told = zip(job.jobs, trained.states(), trained.progress, strict=True)
-        return [self._update(one, state, progress, {}) for one, state, progress in told]
+        return [self._update(one, self._without_frozen(state), progress, {}) for one, state, progress in told]
+
+    def _without_frozen(self, state: State) -> State:
+        frozen = self._setting.user_frozen
+        return {name: tensor for name, tensor in state.items() if name not in frozen} if frozen else state
 
     def _alike(self, jobs: Sequence[Train]) -> bool:
         """Whether the server needs no more of some clients than their mean: they trained the same, and keep nothing."""
@@ -177,24 +224,32 @@ class Workshop:
 
     @__call__.register
     def _gather(self, job: Gather) -> tuple[State, int]:
-        return self._statistics(self._models.get(job.plan, job.state).model, job.clients, job.batch)
+        kept = self._models.get(job.plan, job.state)
+        with self._drawing("testing", *job.clients, everything=kept.draws.testing):
+            return self._statistics(kept.model, job.clients, job.batch)
 
     @__call__.register
     @torch.no_grad()
     def _test(self, job: Test) -> Tensor | Sums:
-        model = self._models.get(job.plan, job.state).model
-        model.eval()
-        if self._setting.words is not None:
-            return self._sums(model, job.part, job.start, job.stop)
-        if job.part == "test":
-            inputs = self._setting.images.test_inputs[job.start : job.stop]
-        else:
-            inputs = self._setting.images.inputs[self._setting.validation[job.start : job.stop]]
-        return self._logits(model, inputs)
+        kept = self._models.get(job.plan, job.state)
+        model = kept.model.eval()
+        with self._drawing("testing", job.part, job.start, everything=kept.draws.testing):
+            if self._setting.words is not None:
+                return self._sums(model, job.part, job.start, job.stop)
+            if job.part == "test":
+                inputs = self._setting.images.test_inputs[job.start : job.stop]
+            else:
+                inputs = self._setting.images.inputs[self._setting.validation[job.start : job.stop]]
+            return self._logits(model, inputs)
 
     @__call__.register
     @torch.no_grad()
     def _test_own(self, job: TestOwn) -> Tensor | Sums:
+        everything = self._models.get(job.plan, {}).draws.testing
+        with self._drawing("testing", job.client, everything=everything):
+            return self._tested_own(job)
+
+    def _tested_own(self, job: TestOwn) -> Tensor | Sums:
         own = job.state | job.own
         model = self._models.get(job.plan, own).model
         if self._setting.statistics:
@@ -227,7 +282,7 @@ class Workshop:
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
         """A client's samples by number, and what gives the inputs and targets of some numbers."""
         made, held = self._setting, self._setting.partition.train[client]
-        few = made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
+        few = self._fast and made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
         if not few or made.images.augment != "none" or rows:
             return held, partial(self._batch, client=client, rows=rows, generator=generator)
         # nothing is drawn: all of them once, as making a batch ready takes as long as a step of a small model
@@ -273,7 +328,8 @@ class Workshop:
         return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
-        return statistics(model, chain.from_iterable(self._inputs(client, batch) for client in clients))
+        parts = chain.from_iterable(self._inputs(client, batch) for client in clients)
+        return statistics(model, parts, join=self._fast)
 
     def _inputs(self, client: int, batch: int) -> Iterator[Tensor]:
         """A client's samples in batches, as a model reads them."""

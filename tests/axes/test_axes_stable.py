@@ -17,7 +17,7 @@ TINY = {
     "cnn": {"widths": (4, 8, 12, 16)},
     "cnn1d": {"widths": (4, 8, 12, 16)},
     "lstm": {"embedding": 3, "widths": (6, 5)},
-    "preresnet18": {"widths": (4, 8, 12, 16)},
+    "preresnet18": {"widths": (4, 8, 12, 16), "depths": (1, 2, 1, 1)},
     "preresnet18-paper": {"widths": (4, 8, 12, 16)},
     "resnet8": {"widths": (4, 8, 12, 16)},
     "resnet18": {"widths": (4, 8, 12, 16)},

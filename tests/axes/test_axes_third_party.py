@@ -1,6 +1,9 @@
 """Architectures nobody here wrote: `transformers` with random weights, as small as their configurations allow."""
 
 import copy
+import functools
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -8,8 +11,9 @@ from axes_prove import assert_identity, assert_order_is_free, assert_trains, ass
 
 import nestling
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
-transformers.logging.set_verbosity_error()
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="transformers is not installed: pip install transformers"
+)
 
 WORDS = torch.tensor([[1, 5, 7, 2, 9, 3], [4, 4, 8, 6, 2, 10]])
 IMAGE = torch.linspace(-3, 3, 2 * 3 * 16 * 16).sin().view(2, 3, 16, 16)
@@ -25,10 +29,22 @@ SEQ2SEQ = {
 }
 
 
+@functools.cache
+def library():
+    """`transformers`, which takes seconds to import: only where these tests run, not wherever they are collected."""
+    found = import_module("transformers")
+    found.logging.set_verbosity_error()
+    return found
+
+
 def named(kind, **options):
     """The model class `kind` made from a configuration with these options."""
-    cls = getattr(transformers, kind)
-    return lambda **more: cls(cls.config_class(**options, **more)).eval()
+
+    def make(**more):
+        cls = getattr(library(), kind)
+        return cls(cls.config_class(**options, **more)).eval()
+
+    return make
 
 
 # the model, its example by position and by name, and how many axes a person counts
@@ -331,7 +347,7 @@ def test_layers_are_blocks():
 
 
 def test_eight_billion_parameters_are_traced_without_values():
-    config = transformers.LlamaConfig(
+    config = library().LlamaConfig(
         vocab_size=128256,
         hidden_size=4096,
         intermediate_size=14336,
@@ -340,7 +356,7 @@ def test_eight_billion_parameters_are_traced_without_values():
         num_key_value_heads=8,
     )
     with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(config).eval()
+        model = library().LlamaForCausalLM(config).eval()
     assert sum(parameter.numel() for parameter in model.parameters()) > 8e9
     axes = nestling.trace(model, torch.zeros(2, 4, dtype=torch.long))
     assert all(parameter.is_meta for parameter in model.parameters())

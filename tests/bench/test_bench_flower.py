@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from bench_cases import NARROW, close, double, in_double
+from processes import call
 from safetensors.torch import load_file
 
 from nestling.bench.rounds.others import FLOWER
@@ -29,14 +29,11 @@ def theirs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flower")
     paths = (ROOT, ROOT / "bench", ROOT / "tests/bench")
     settings = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "FLWR_HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    call(
         [environment / "bin/python", ROOT / "tests/bench/flower_in_double.py", folder],
         env={**os.environ, **dict(FLOWER.variables), **settings},
-        capture_output=True,
-        text=True,
-        check=False,
+        check=True,
     )
-    assert not done.returncode, done.stderr
     return folder
 
 

@@ -37,7 +37,7 @@ def test_ready_takes_floats_as_they_are_and_leaves_the_batch_alone():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"classes": 0}, "at least 1 class, not 0"),
+        ({"classes": 0}, "number of classes, at least 1, not 0"),
         ({"inputs": PIXELS[:0], "targets": LABELS[:0]}, "no training samples"),
         ({"inputs": PIXELS.long()}, "uint8 or float32 of shape"),
         ({"inputs": PIXELS[:, 0, 0, 0]}, "uint8 or float32 of shape"),

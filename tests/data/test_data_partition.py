@@ -208,7 +208,7 @@ def test_the_seed_alone_decides(options):
         ({"how": "classes", "classes_per_client": 5}, "cannot hold 5 classes: toy has 4"),
         ({"how": "classes", "classes_per_client": 1}, "use at least 4 clients, or 2 classes per client"),
         ({"how": "classes", "classes_per_client": 2, "clients": 12}, "24 shards cannot be cut from toy"),
-        ({"how": "dirichlet", "alpha": 0}, "alpha must be a number above 0, not 0"),
+        ({"how": "dirichlet", "alpha": 0}, "alpha must be a number above 0 and at most 1,000,000, not 0"),
         ({"how": "dirichlet", "alpha": float("nan")}, "not nan"),
         ({"how": "dirichlet", "alpha": float("inf")}, "not inf"),
         ({"how": "user"}, "does not say who made its samples"),

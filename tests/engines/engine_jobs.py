@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from nestling.events import report
+
 
 class Picky(Exception):
     """An error that pickle writes but cannot read: it is made from two things and keeps one."""
@@ -77,6 +79,52 @@ def die(path, times):
     return "alive"
 
 
+def die_in_workers(path, main):
+    """Kill every process but the main one."""
+    note(path, "here" if os.getpid() == main else "tried")
+    if os.getpid() != main:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def die_in_workers_with(path, main, tensor):
+    die_in_workers(path, main)
+    return float(tensor.sum())
+
+
+def stop(path, times):
+    """Stop this process, as SIGSTOP does, the first few times."""
+    note(path, os.getpid())
+    if len(Path(path).read_text().splitlines()) <= times:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return "alive"
+
+
+def starve(path, times, kind):
+    """Find no memory the first few times."""
+    note(path, os.getpid())
+    if len(Path(path).read_text().splitlines()) <= times:
+        raise (
+            MemoryError
+            if kind == "python"
+            else RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: "
+                "you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)"
+            )
+        )
+    return "fed"
+
+
+def tell(kind, message):
+    report(kind, message)
+    return message
+
+
+def tell_and_fail(kind, message):
+    report(kind, message)
+    raise KeyError(message)
+
+
 def die_then_sum(path, tensor):
     die(path, 1)
     return float(tensor.sum())
@@ -116,6 +164,11 @@ def make_counting():
         return len(done)
 
     return work
+
+
+def make_telling():
+    report("fallback", "made without a kernel")
+    return do
 
 
 def make_nothing():

@@ -7,17 +7,24 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import engine_jobs
 import pytest
 import torch
 
 from nestling.engines import Failure, LocalEngine, Reply, messages
+from nestling.engines import limits as limits_module
 from nestling.engines import local as module
-from nestling.errors import NestlingError
+from nestling.engines.attempt import out_of_memory
+from nestling.engines.limits import Stopwatch, TimeLimits
+from nestling.errors import NestlingError, RunFailed
+from nestling.events import collect
 
-PATIENCE = 60  # seconds until something that must happen counts as never
+PATIENCE = 180  # seconds until something that must happen counts as never
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +52,10 @@ def pids(engine):
     return found
 
 
+def kinds(events):
+    return [event.kind for event in events]
+
+
 def living():
     return {process.pid for process in multiprocessing.active_children()}
 
@@ -68,12 +79,12 @@ def within(seconds):
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    left = signal.alarm(seconds)  # of the time that pytest-timeout gives the whole test
     try:
         yield
     finally:
-        signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+        signal.alarm(left)
 
 
 # ---- replies
@@ -274,16 +285,182 @@ def test_a_worker_that_dies_once_is_replaced_and_its_job_done_again(engine, tmp_
     assert all(gone(pid) for pid in before - after)
 
 
-def test_a_job_that_kills_every_worker_is_given_up(engine, tmp_path):
-    log = tmp_path / "log"
-    failure, *others = done(engine, [("die", log, 4), *(("echo", k) for k in range(4))])
+def test_a_job_that_is_lost_twice_is_done_here(engine, tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(engine, "_before_last_try", lambda: saved.append((tmp_path / "log").read_text()))
+    weights = engine.share(torch.ones(100_000))
+    job = ("die_in_workers_with", tmp_path / "log", os.getpid(), weights)
+    with collect() as events:
+        first, *others = done(engine, [job, *(("echo", k) for k in range(4))])
+    assert first == Reply(0, 100_000.0)
     assert others == [Reply(k + 1, k) for k in range(4)]
-    assert isinstance(failure, Failure)
-    assert failure.error is None
-    assert "2 times" in failure.reason
-    assert "-9" in failure.reason
-    assert log.read_text() == "tried\n" * 2
+    assert (tmp_path / "log").read_text() == "tried\n" * 2 + "here\n"
+    assert saved == ["tried\n" * 2]  # just before the last try
+    assert kinds(events) == ["worker lost"] * 2 + ["job moved to the main process"]
+    assert "was killed by SIGKILL while it did job 1 of 5 (tuple)" in events[0].message
+    assert "was lost 2 times (was killed by SIGKILL)" in events[2].message
     assert len(pids(engine)) == 2
+
+
+def test_errors_of_a_job_that_is_done_here_are_its_own(engine, tmp_path):
+    def gone():
+        raise KeyError("no such thing")
+
+    engine._work, before = lambda job: gone(), engine._work
+    try:
+        failure, reply = done(engine, [("die_in_workers", tmp_path / "log", os.getpid()), ("echo", 5)])
+    finally:
+        engine._work = before
+    assert reply == Reply(1, 5)
+    assert isinstance(failure.error, KeyError)
+
+
+# ---- workers that hang
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    made = LocalEngine(engine_jobs.make, 2, timeout=2.0)
+    yield made
+    made.close()
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_job_done_again(impatient, tmp_path):
+    before = pids(impatient)
+    with within(PATIENCE), collect() as events:
+        assert done(impatient, [("stop", tmp_path / "log", 1), ("echo", 5)]) == [Reply(0, "alive"), Reply(1, 5)]
+    first, second = map(int, (tmp_path / "log").read_text().split())
+    assert first in before
+    assert gone(first)
+    assert second != first
+    assert kinds(events) == ["worker lost"]
+    assert f"worker process {first} gave no answer within" in events[0].message
+
+
+def test_a_worker_stopped_while_idle_is_noticed_too(impatient):
+    victim = min(pids(impatient))
+    os.kill(victim, signal.SIGSTOP)
+    with within(PATIENCE):
+        assert values(impatient, [("echo", [k, torch.zeros(100_000)]) for k in range(2)])[1][0] == 1
+        assert gone(victim)
+
+
+def test_limits_follow_from_what_such_jobs_took():
+    limits = TimeLimits()
+    assert limits.of("Train") == 1800
+    limits.finished("Train", 0.1)
+    assert limits.of("Train") == 120
+    limits.finished("Train", 30.0)
+    limits.finished("Train", 3.0)
+    assert limits.of("Train") == 600
+    assert limits.of("Train", tries=2) == 1200
+    assert limits.of("Test") == 1800
+    assert TimeLimits(7.0).of("Train") == TimeLimits(7.0).of("Train", tries=2) == 7
+
+
+def test_time_in_which_this_process_did_not_run_does_not_count(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(limits_module.time, "monotonic", lambda: now[0])
+    watch = Stopwatch(1.0)
+    for later, counted in ((0.5, 0.5), (1.1, 1.1), (3600.0, 2.0)):
+        now[0] += later
+        assert watch.tick() == pytest.approx(counted)
+
+
+# ---- workers without memory
+
+
+@pytest.mark.parametrize("kind", ["python", "torch"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_allocation_that_fails_once_is_tried_again_elsewhere(engine, workers, kind, tmp_path):
+    used = engine if workers == 2 else LocalEngine(engine_jobs.make)
+    with collect() as events:
+        assert done(used, [("starve", tmp_path / "log", 1, kind), ("echo", 5)]) == [Reply(0, "fed"), Reply(1, 5)]
+    first, second = (tmp_path / "log").read_text().split()
+    assert (first == second) == (workers == 1)
+    assert kinds(events) == ["allocation failed"]
+
+
+def test_a_job_that_finds_no_memory_anywhere_is_tried_here_and_then_a_failure(engine, tmp_path):
+    with collect() as events:
+        failure, reply = done(engine, [("starve", tmp_path / "log", 9, "torch"), ("echo", 5)])
+    assert reply == Reply(1, 5)
+    assert out_of_memory(failure.error)
+    assert (tmp_path / "log").read_text().split()[2:] == [str(os.getpid())]
+    assert kinds(events) == ["allocation failed"] * 2 + ["job moved to the main process"]
+
+
+# ---- events
+
+
+def test_events_of_jobs_reach_whoever_listens(engine):
+    with collect() as events:
+        results = done(engine, [("tell", "fallback", "one"), ("tell_and_fail", "fallback", "two")])
+    assert sorted(event.message for event in events) == ["one", "two"]
+    assert kinds(events) == ["fallback"] * 2
+    assert results[0] == Reply(0, "one")
+
+
+def test_events_while_a_worker_is_made_come_with_its_first_job():
+    made = LocalEngine(engine_jobs.make_telling, 2)
+    with collect() as events:
+        assert values(made, [("echo", 1)]) == [1]
+        assert values(made, [("echo", 1)]) == [1]
+    made.close()
+    assert [event.message for event in events] == ["made without a kernel"]
+
+
+# ---- workers that cannot start
+
+
+def test_workers_that_cannot_start_are_one_sentence(monkeypatch):
+    monkeypatch.setattr(module, "_serve", os._exit)  # a worker ends at once: its argument is no exit code
+    made = LocalEngine(engine_jobs.make, 2)
+    with within(PATIENCE), pytest.raises(RunFailed, match="3 worker processes in a row could not start"):
+        list(made.work([("echo", 1)] * 3))
+    made.close()
+
+
+# ---- workers whose parent is gone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+def test_workers_end_at_once_when_their_parent_is_killed(tmp_path):
+    program = (
+        "import engine_jobs, sys\n"
+        "from nestling.engines import LocalEngine\n"
+        "if __name__ == '__main__':\n"
+        "    engine = LocalEngine(engine_jobs.make, 2)\n"
+        "    print(*[r.value for r in engine.work([('pid',)] * 2)], flush=True)\n"
+        "    list(engine.work([('sleep', 1000)] * 2))\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    with (tmp_path / "err").open("w") as err:
+        run = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+    workers = {int(pid) for pid in run.stdout.readline().split()}
+    time.sleep(0.2)  # they have their long jobs
+    run.kill()
+    run.wait(PATIENCE)
+    run.stdout.close()
+    end = time.monotonic() + PATIENCE
+    while any(map(alive, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert workers
+    assert not any(map(alive, workers))
+    assert (tmp_path / "err").read_text() == ""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_workers_killed_while_idle_cost_no_try(engine, tmp_path):
@@ -355,8 +532,7 @@ def test_errors_that_cannot_be_read_back_are_failures(engine):
 
 
 @pytest.mark.parametrize("job", [("unsendable",), ("wrong", "lock"), ("echo", engine_jobs.Unreadable())])
-def test_what_cannot_be_sent_is_a_failure_with_its_error(engine, monkeypatch, job):
-    monkeypatch.setattr(module, "TRIES", 1)  # each try costs a worker
+def test_what_cannot_be_sent_is_a_failure_with_its_error(engine, job):
     failure, reply = done(engine, [job, ("echo", 1)])
     assert reply == Reply(1, 1)
     assert isinstance(failure, Failure)

@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import engine_jobs
@@ -13,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import start, wait_until
 
 from nestling.engines import LocalEngine, messages
 from nestling.engines.blocks import Block
 from nestling.engines.local import _Parcel
 from nestling.errors import RunError
 
-PATIENCE = 60  # seconds until something that must happen counts as never
 LINUX = sys.platform == "linux"
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
 
@@ -114,18 +113,12 @@ def test_nothing_is_left_of_a_run_that_is_killed():
     )
     before = set(os.listdir("/dev/shm"))
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    run = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    )
-    workers = [int(pid) for pid in run.stdout.readline().split()]
-    run.send_signal(signal.SIGKILL)
-    run.wait()
-    run.stdout.close()
-    end = time.monotonic() + PATIENCE
-    while any(map(alive, workers)) and time.monotonic() < end:
-        time.sleep(0.05)
+    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": paths}
+    with start(command, stdout=subprocess.PIPE, text=True, env=env) as run:
+        workers = [int(pid) for pid in run.stdout.readline().split()]
+        run.send_signal(signal.SIGKILL)
     assert len(workers) == 2
-    assert not any(map(alive, workers))
+    wait_until(lambda: not any(map(alive, workers)))
     assert set(os.listdir("/dev/shm")) <= before
 
 

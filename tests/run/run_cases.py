@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from nestling.local import Local, cross_entropy
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model, resume, run
 from nestling.run.jobs import TrainMany
 from nestling.run.setting import setting
 from nestling.run.workshop import Workshop
@@ -30,6 +31,14 @@ def small(**changes):
     return Experiment(**{**settings, **changes})
 
 
+def begin_or_go_on(folder):
+    """Start a run of twelve rounds, or go on with it: for children that are killed."""
+    if (folder / "config.toml").exists():
+        resume(folder)
+    else:
+        run(small(method="standalone", rounds=12, checkpoint=2), out=folder)
+
+
 def tiny(**changes):
     """Four clients of two levels, two of them a round, on a net that takes no time: for tests of files."""
     settings = {
@@ -47,9 +56,10 @@ def same_state(one, other):
 
 
 def told(folder):
-    """What a run directory tells, apart from what depends on the clock."""
+    """What a run directory tells, apart from what depends on the clock and the machine."""
     summary = json.loads(Path(folder, "summary.json").read_text())
-    summary.pop("seconds")
+    for name in ("seconds", "events", "workers_lost"):
+        summary.pop(name)
     return Path(folder, "metrics.jsonl").read_bytes(), summary, Path(folder, "model.safetensors").read_bytes()
 
 
@@ -62,16 +72,21 @@ def deadly(learner, inputs, targets, path):
 
 
 class Fatal(Workshop):
-    """A workshop whose process ends when it is to train one client, or more than so many at once."""
+    """A workshop that ends its process, unless that is the main one, when it is given a job of some kind.
 
-    def __init__(self, blueprint, client=None, most=100, log=os.devnull):
+    That is one which trains a certain client, or more clients than so many at once, or is of a certain type.
+    """
+
+    def __init__(self, blueprint, client=None, most=100, kinds=(), log=os.devnull):
         super().__init__(setting(blueprint))
-        self._fatal, self._most, self._log = client, most, log
+        self._fatal, self._most, self._kinds, self._log = client, most, kinds, log
 
     def __call__(self, job):
         jobs = job.jobs if isinstance(job, TrainMany) else [job]
-        if len(jobs) > self._most or any(one.client == self._fatal for one in jobs):
+        named = self._fatal is not None and any(getattr(one, "client", None) == self._fatal for one in jobs)
+        if named or len(jobs) > self._most or type(job).__name__ in self._kinds:
             with open(self._log, "a") as log:
                 log.write(f"{len(jobs)} ")
-            os.kill(os.getpid(), signal.SIGKILL)
+            if multiprocessing.parent_process() is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(job)

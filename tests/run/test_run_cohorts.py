@@ -15,7 +15,8 @@ from run_cases import Fatal, same_state, small
 
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
-from nestling.errors import ConfigError, TrainingError
+from nestling.errors import ConfigError, DataError, TrainingError
+from nestling.events import collect
 from nestling.local import Local
 from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
 from nestling.run.cohorts import groups, table
@@ -26,6 +27,7 @@ from nestling.run.workshop import Workshop
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
+SHALLOW = {"widths": [8, 8, 8, 8], "depths": [1, 2, 1, 1], "learn_steps": False}
 ADAM = Local(optimizer="adam", lr=0.01, epochs=1, batch=20)
 WORDS = {
     "model": Model(name="transformer-nwp", options={"width": 8, "heads": 2, "hidden": 8, "depth": 1}),
@@ -71,7 +73,7 @@ def test_the_number_of_workers_changes_no_bit():
         ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
         ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
         ("heterofl", WORDS),
-        ("nefl", {"model": Model(name="resnet18", options={"widths": [8, 8, 8, 8], "learn_steps": False})}),
+        ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
     ],
 )
 @pytest.mark.usefixtures("exactly")
@@ -96,7 +98,7 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
     [
         ("heterofl", {}, Model(name="mlp", options={"widths": [12, 8]})),
         ("fedrolex", {"masked": False}, Model(name="cnn", options={"widths": [4, 8]})),
-        ("nefl", {}, Model(name="resnet18", options={"widths": [8, 8, 8, 8], "learn_steps": False})),
+        ("nefl", {}, Model(name="resnet18", options=SHALLOW)),
         ("fed-dropout", {}, Model(name="mlp", options={"widths": [12, 8]})),
     ],
 )
@@ -177,7 +179,11 @@ def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypa
 @pytest.mark.usefixtures("exactly")
 def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method, monkeypatch):
     """The same round, but for the order of sums, whether a client's training is a job or a part of one."""
-    changes = {"model": Model(name="resnet18-exits", options={"widths": [4, 4, 4, 4]})} if method == "depthfl" else {}
+    changes = (
+        {"model": Model(name="resnet18-exits", options={"widths": [4] * 4, "depths": [1] * 4})}
+        if method == "depthfl"
+        else {}
+    )
     experiment = small(
         method=method,
         data=Data(name="digits", samples=400, partition="iid"),
@@ -245,39 +251,46 @@ def test_the_table_was_measured():
     assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
-@pytest.mark.parametrize("layout", ["grouped", "one by one"])
-@pytest.mark.parametrize(("fatal", "dropped"), [({"client": 3}, 1), ({"most": 2}, 0)], ids=["a client", "their number"])
-def test_clients_of_a_cohort_whose_worker_died_train_alone(fatal, dropped, layout, monkeypatch):
-    """Whoever ends workers is dropped, and nobody else: the same bytes, however many workers there are to end."""
-    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3 if layout == "grouped" else "off"))
+def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
+    """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
+    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3))
     made = setting(blueprint)
-    if layout == "one by one":
-        monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_bundle", lambda *_: 3)
-    assert 3 in made.sample(1)
+    client = made.sample(1)[0]
     servers = []
-    for workers in (2, 3):
-        engine, ticks = LocalEngine(partial(Fatal, blueprint, **fatal), workers), []
+    for engine in (
+        LocalEngine(partial(Workshop, made)),
+        LocalEngine(partial(Fatal, blueprint, client=client, log=tmp_path / "log"), 2),
+    ):
+        ticks = []
         server, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
         engine.close()
-        assert (told["clients"], told["dropped"], len(ticks)) == (8 - dropped, dropped, 8)
+        assert (told["clients"], told["dropped"], len(ticks)) == (8, 0, 8)
         servers.append(server)
+    assert (tmp_path / "log").read_text().split() in (["3"] * 3, ["2"] * 3)  # two workers, and the main process
     assert same_state(servers[0].state, servers[1].state)
 
 
-def test_a_client_that_trains_alone_is_dropped_with_its_second_worker(tmp_path):
-    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort="off"))
-    made, ticks = setting(blueprint), []
-    engine = LocalEngine(partial(Fatal, blueprint, client=made.sample(1)[0], log=tmp_path / "log"), workers=2)
-    _, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
-    engine.close()
-    assert (told["clients"], told["dropped"], len(ticks)) == (7, 1, 8)
-    assert (tmp_path / "log").read_text().split() == ["1", "1"]
+def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monkeypatch):
+    made = setting(Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3)))
+    alone = setting(Blueprint(small(data=CLASSES, fleet=FLEET, cohort="off")))
+
+    def refuse(*_):
+        raise TrainingError("no room for all of them")
+
+    monkeypatch.setattr(Workshop, "_together", refuse)
+    with collect() as events:
+        server, _ = play(made, Server.start(made, None), LocalEngine(partial(Workshop, made)))
+    assert {event.kind for event in events} == {"cohort split"}
+    assert "trained one by one, not together: no room for all of them" in events[0].message
+    other, _ = play(alone, Server.start(alone, None), LocalEngine(partial(Workshop, alone)))
+    for name, tensor in other.state.items():  # one after another; means of several are taken in another order
+        assert torch.allclose(server.state[name], tensor, atol=1e-6)
 
 
 def test_errors_name_the_client():
     with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
         run(small(fleet=FLEET, cohort=4, local=Local(lr=1e30, epochs=2, batch=20, clip=0)))
-    with pytest.raises(TrainingError, match=r"client \d+ has a single sample"):
+    with pytest.raises(DataError, match=r"client \d+ has a single sample"):
         run(small(data=Data(name="digits", samples=12), fleet=replace_fleet(clients=12, per_round=12), cohort=4))
 
 

@@ -10,7 +10,7 @@ from test_run_resume import Stop
 
 from nestling.errors import RunError
 from nestling.events import collect
-from nestling.run import Evaluate, resume, run, take
+from nestling.run import Evaluate, load, resume, run
 from nestling.run.checkpoint import read, saved
 from nestling.run.setting import Blueprint, setting
 from nestling.upload import Upload
@@ -176,12 +176,12 @@ def test_checksums_are_those_of_sha256sum(copy):
 
 
 def test_looking_at_a_run_removes_nothing(copy):
-    """`take` holds no lock: the run may be under way."""
+    """`load` holds no lock: the run may be under way."""
     (copy / "private" / "0-6.safetensors").write_bytes(b"a client's file of the next checkpoint")
     flip(saved(copy)[-1] / "state.safetensors")
     before = sorted(copy.rglob("*"))
     with collect() as events:
-        take(copy)
+        load(copy).submodel()
     assert sorted(copy.rglob("*")) == before
     assert [event.kind for event in events] == ["checkpoint damaged"]
 

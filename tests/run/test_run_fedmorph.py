@@ -10,10 +10,11 @@ import nestling
 from nestling.cut import extract
 from nestling.cut.extract import cuts
 from nestling.errors import NestlingError
-from nestling.run import Data, Evaluate, FleetSettings, Model, resume, run, take
+from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
 from nestling.run.setting import Blueprint, setting
 
 DATA = Data(name="digits", samples=400, unlabelled=0.25)
+FEWER = Data(name="digits", samples=200, unlabelled=0.25)
 WIDER = Model(name="cnn", options={"widths": [16, 32, 32]})  # of the narrow net, a unit is a tenth of a budget
 ONE = FleetSettings(clients=8, per_round=4, levels="a")
 
@@ -96,27 +97,34 @@ def test_levels_nest():
             assert narrow[name].inside(half[name])
 
 
+@pytest.fixture(scope="module", params=["fedmorph", "fedmorphprox"])
+def whole(request, tmp_path_factory):
+    """An experiment with two morphs, and where it ran without being stopped."""
+    experiment = morphing(method=request.param, rounds=5, checkpoint=1, data=FEWER)
+    folder = tmp_path_factory.mktemp(request.param) / "whole"
+    run(experiment, out=folder)
+    return experiment, folder
+
+
 @pytest.mark.parametrize("stop", [Stop(rounds=2), Stop(jobs=6), Stop(jobs=9)])
-@pytest.mark.parametrize("method", ["fedmorph", "fedmorphprox"])
-def test_it_goes_on_to_the_same_bytes(tmp_path, stop, method):
-    experiment = morphing(method=method, rounds=6, checkpoint=1)
-    run(experiment, out=tmp_path / "whole")
+def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
+    experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", watcher=Stop(stop.rounds, stop.jobs))
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert told(tmp_path / "cut") == told(folder)
 
 
 def test_two_workers_tell_the_same(tmp_path):
     for workers in (1, 2):
-        run(morphing(workers=workers), out=tmp_path / str(workers))
+        run(morphing(workers=workers, rounds=3, data=FEWER), out=tmp_path / str(workers))
     assert told(tmp_path / "1")[0] == told(tmp_path / "2")[0]
     assert told(tmp_path / "1")[2] == told(tmp_path / "2")[2]
 
 
 def test_both_networks_can_be_taken_out(tmp_path):
     result = run(morphing(), out=tmp_path / "run")
-    small_one, large = take(tmp_path / "run", "a"), take(tmp_path / "run")
+    small_one, large = load(tmp_path / "run").submodel("a"), load(tmp_path / "run").submodel()
     count = [sum(tensor.numel() for tensor in model.parameters()) for model in (small_one, large)]
     assert count[0] == result.summary["levels"]["a"]["parameters"] < count[1]
     accuracy = large(result.setting.dataset.ready(result.setting.dataset.test_inputs[:100])).argmax(-1)

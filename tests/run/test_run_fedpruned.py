@@ -5,7 +5,7 @@ from run_cases import same_state, small
 
 import nestling
 from nestling.cut.extract import cuts, extract
-from nestling.run import Data, take
+from nestling.run import Data, load
 from nestling.run.experiment import run
 from nestling.run.setting import Blueprint, setting
 
@@ -32,7 +32,7 @@ def test_it_is_fedavg_on_the_sub_network(tmp_path):
     state, same = nestling.unpack((tmp_path / "run" / "model.safetensors").read_bytes())
     assert same == plan
     assert same_state(state, two.state)
-    model = take(tmp_path / "run").double()
+    model = load(tmp_path / "run").submodel().double()
     inputs = made.dataset.ready(made.dataset.test_inputs[:100]).double()
     right = (model(inputs).argmax(-1) == made.dataset.test_targets[:100]).double().mean().item()
     assert abs(right - one.summary["final"]["global_accuracy"]) < 0.011  # a tie may fall to the other side in float64

@@ -19,6 +19,7 @@ def killed(case, folder, first, step):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 @pytest.mark.parametrize("case", ["standalone", "nefl", "fedmorph", "topk"])
 def test_killed_before_any_file_operation(tmp_path, case):
     result = killed(case, tmp_path, 1, 1)

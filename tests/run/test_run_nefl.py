@@ -14,7 +14,7 @@ from nestling.engines import LocalEngine
 from nestling.local import Local
 from nestling.local.train import Progress
 from nestling.methods import make
-from nestling.run import Evaluate, FleetSettings, Model, resume, run, take
+from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
 from nestling.run.jobs import Update
 from nestling.run.owns import Owns
 from nestling.run.round import play
@@ -31,13 +31,14 @@ def experiment(**changes):
         "model": NET,
         "fleet": FleetSettings(clients=6, per_round=4, levels="0.2-0.4-0.6-0.8-1", assign="tiers"),
         "local": Local(lr=0.05, momentum=0.0, weight_decay=0.0, epochs=1, batch=20),
+        "data": Data(name="digits", samples=200),
         "rounds": 2,
     }
     return small(**{**settings, **changes})
 
 
-def played(chosen):
-    made = setting(Blueprint(chosen))
+def played(chosen, made=None):
+    made = made or setting(Blueprint(chosen))
     engine = LocalEngine(partial(Workshop, made))
     servers = [Server.start(made, None)]
     for _ in range(chosen.rounds):
@@ -53,7 +54,7 @@ def test_every_variant_runs(variant, learn):
     assert set(result.summary["final"]["submodels"]) == {"0.2", "0.4", "0.6", "0.8", "1"}
     sizes = [level["parameters"] for level in result.summary["levels"].values()]
     assert sizes == sorted(sizes, reverse=True)
-    made, servers = played(experiment(options=options))
+    made, servers = played(experiment(options=options, rounds=1), result.setting)
     for key, own in servers[-1].submodels.items():
         steps = {name: float(tensor) for name, tensor in own.items() if name.endswith(".step")}
         if not learn:
@@ -170,7 +171,7 @@ def test_submodels_are_taken_out_by_level(tmp_path):
     data = result.setting.dataset
     for level in ("0.2", "1"):
         with torch.no_grad():
-            said = take(tmp_path / "run", level)(data.ready(data.test_inputs)).argmax(1)
+            said = load(tmp_path / "run").submodel(level)(data.ready(data.test_inputs)).argmax(1)
         found = (said == data.test_targets).double().mean().item()
         assert found == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
     assert {path.stem for path in (tmp_path / "run" / "submodels").iterdir()} == {

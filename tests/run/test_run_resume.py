@@ -1,21 +1,24 @@
 """Runs that are killed, interrupted or broken go on as if nothing had happened, and lose no whole round."""
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from run_cases import small, told
+from processes import LIMIT, call, wait_until
+from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
 from nestling.local import Local
-from nestling.run import Evaluate, resume, run
+from nestling.run import Data, Evaluate, resume, run
 from nestling.run.checkpoint import saved
 from nestling.run.experiment import Silent
+
+FEWER = Data(name="digits", samples=200)
 
 
 class Stop(Silent):
@@ -35,17 +38,25 @@ class Stop(Silent):
             raise self.problem
 
 
-@pytest.mark.parametrize("method", ["fedrolex", "standalone", "lg-fedavg", "fjord"])
+@pytest.fixture(scope="module", params=["fedrolex", "standalone", "lg-fedavg", "fjord"])
+def whole(request, tmp_path_factory):
+    """An experiment, and where it ran without being interrupted."""
+    evaluate = Evaluate(every=2, samples=100)
+    experiment = small(method=request.param, rounds=4, checkpoint=3, evaluate=evaluate, data=FEWER)
+    folder = tmp_path_factory.mktemp(request.param) / "whole"
+    run(experiment, out=folder)
+    return experiment, folder
+
+
 @pytest.mark.parametrize("jobs", [2, 7, 13])
-def test_interrupted_in_the_middle_of_a_round(tmp_path, method, jobs):
-    experiment = small(method=method, rounds=4, checkpoint=3, evaluate=Evaluate(every=2, samples=100))
-    run(experiment, out=tmp_path / "whole")
+def test_interrupted_in_the_middle_of_a_round(tmp_path, whole, jobs):
+    experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", watcher=Stop(jobs=jobs))
     done = jobs // 4  # whole rounds of four clients
     assert [path.name for path in saved(tmp_path / "cut")] == ([f"round-{done:06d}"] if done else [])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert told(tmp_path / "cut") == told(folder)
 
 
 def test_server_momenta_survive(tmp_path):
@@ -58,48 +69,38 @@ def test_server_momenta_survive(tmp_path):
     assert told(tmp_path / "cut") == told(tmp_path / "whole")
 
 
-PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from run_cases import small
-from nestling.run import resume, run
-from pathlib import Path
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    if (folder / "config.toml").exists():
-        resume(folder)
-    else:
-        run(small(method="standalone", rounds=12, checkpoint=2), out=folder)
-"""
+def written(folder):
+    """What changes when a run writes down a round."""
+    with suppress(FileNotFoundError):
+        status = (folder / "metrics.jsonl").stat()
+        return status.st_size, status.st_mtime_ns
 
 
 def test_killed_at_any_moment(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, str(program)]
-    here = str(Path(__file__).parent)
-    subprocess.run([*command, str(tmp_path / "whole"), here], check=True)
+    """Whoever goes on is killed in its own rounds, too; children of a server that has imported PyTorch begin soon."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nestling.run", "sklearn.datasets"])
+    begin_or_go_on(tmp_path / "whole")
+    cut = tmp_path / "cut"
     draw, kills = random.Random(5), 0
     for _ in range(30):
-        process = subprocess.Popen([*command, str(tmp_path / "cut"), here])
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "cut" / "metrics.jsonl").exists() and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        try:
-            process.wait(draw.uniform(0.0, 0.4))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        before = written(cut)
+        process = context.Process(target=begin_or_go_on, args=(cut,))
+        process.start()
+        wait_until(lambda: written(cut) != before or not process.is_alive())  # noqa: B023
+        process.join(draw.uniform(0.0, 0.2))
+        if process.is_alive():
+            process.kill()
             kills += 1
-        if (tmp_path / "cut" / "summary.json").exists():
-            break
+        process.join(LIMIT)
+        assert process.exitcode in (0, -signal.SIGKILL)
         if kills >= 4:  # enough: let it end
-            subprocess.run([*command, str(tmp_path / "cut"), here], check=True)
+            resume(cut)
+        if (cut / "summary.json").exists():
             break
     assert kills >= 2
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
-    assert not list((tmp_path / "cut").glob(".*"))
+    assert told(cut) == told(tmp_path / "whole")
+    assert not list(cut.glob(".*"))
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_round_saved(tmp_path):
@@ -163,7 +164,7 @@ def test_a_full_disk_loses_no_round(tmp_path):
         "run(small(rounds=3, checkpoint=1), out=sys.argv[1])\n"
     )
     here = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), here], check=False, capture_output=True)
+    done = call([sys.executable, "-c", code, str(tmp_path / "run"), here])
     assert done.returncode != 0
     assert saved(tmp_path / "run") == []
     resume(tmp_path / "run")

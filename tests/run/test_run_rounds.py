@@ -19,7 +19,7 @@ from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.local import Local
 from nestling.methods import make, names
-from nestling.run import Data, Evaluate, FleetSettings, Model, take
+from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.evaluate import evaluate
 from nestling.run.experiment import run
 from nestling.run.jobs import Train
@@ -316,15 +316,15 @@ def test_what_cannot_be_is_refused_in_one_sentence(changes, words):
 def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
     result = run(small(rounds=2, evaluate=Evaluate(every=2, statistics_batch=50)), out=tmp_path / "run")
     for level in ("a", "d"):
-        model = take(tmp_path / "run", level)
+        model = nestling.load(tmp_path / "run").submodel(level)
         data = result.setting.dataset
         with torch.no_grad():
             said = model(data.ready(data.test_inputs)).argmax(1)
         found = (said == data.test_targets).double().mean().item()
         assert found == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
-    assert next(take(tmp_path / "run", "d").parameters()).shape[0] == 1
+    assert next(nestling.load(tmp_path / "run").submodel("d").parameters()).shape[0] == 1
     with pytest.raises(NestlingError, match="no level 'c'"):
-        take(tmp_path / "run", "c")
+        nestling.load(tmp_path / "run").submodel("c")
 
 
 def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):

@@ -1,0 +1,185 @@
+"""``nestling doctor``: what a bug report needs to say of a machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nestling.amounts import BYTES, amount
+from nestling.cli.kernels import KERNELS, verdict
+from nestling.cli.screen import out, print_json, working
+
+# what Nestling needs, and what it can use: package → the extra that brings it along
+_NEEDED = ("torch", "numpy", "safetensors", "msgspec", "rich", "typer", "tomli-w")
+_OPTIONAL = {
+    "scikit-learn": "data",
+    "pooch": "data",
+    "tqdm": "data",
+    "pillow": "data",
+    "scipy": "data",
+    "h5py": "text",
+    "plotly": "report",
+    "tensorboard": "tensorboard",
+    "numba": "fast",
+    "ray": "ray",
+}
+_NAMES = 18  # columns for the names of facts
+_X86 = ("sse4_1", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+_ARM = ("asimd", "asimddp", "sve", "sve2", "bf16")
+
+
+def doctor_command(
+    kernels: Annotated[
+        bool, typer.Option("--kernels/--no-kernels", help="Try kernels that are wrong on some processors: seconds.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Tell what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe."""
+    with working("looking at this machine"):
+        from nestling import __version__  # noqa: PLC0415
+
+        facts: dict[str, Any] = {
+            "nestling": {"version": __version__, "folder": str(Path(__file__).parents[1])},
+            "system": _system(),
+            "processor": _processor(),
+            "speed layers": _speed_layers(),
+            "memory": _memory(),
+            "disk": _disk(),
+            "packages": {name: _version(name) for name in _NEEDED},
+            "optional packages": {name: _version(name) for name in _OPTIONAL},
+        }
+    if kernels:
+        facts["kernels"] = {}
+        for kernel in KERNELS:
+            with working(f"trying: {kernel.name}"):
+                safe, sentence = verdict(kernel)
+            facts["kernels"][kernel.name] = {"safe": safe, "verdict": sentence}
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def _system() -> dict[str, str]:
+    libc = " ".join(filter(None, platform.libc_ver()))
+    return {
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "system": platform.platform()
+        + (f", {libc}" if libc and libc.replace(" ", "") not in platform.platform() else ""),
+    }
+
+
+def _processor() -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+
+    from nestling.machine import processor  # noqa: PLC0415
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    return {
+        **{name: value for name, value in processor().items() if name != "torch"},
+        "instruction_sets": _instruction_sets(),
+        "cores": f"{usable} of {os.cpu_count()}",
+        "threads": torch.get_num_threads(),
+        "gpus": gpus + (["mps"] if torch.backends.mps.is_available() else []),
+    }
+
+
+def _instruction_sets(path: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """The instruction sets that matter for speed; none where the system does not tell."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "").split()
+    return [name for name in (*_X86, *_ARM) if name in flags]
+
+
+def _speed_layers() -> dict[str, str]:
+    """Which parts that make training fast or safe are in use here, and why."""
+    import torch  # noqa: PLC0415
+
+    from nestling.local.speed_layers import speed_layers  # noqa: PLC0415
+
+    onednn = "on" if torch.backends.mkldnn.is_available() else "off: this PyTorch was built without it"
+    layers = {layer.name: f"{'on' if layer.on else 'off'}: {layer.reason}" for layer in speed_layers()}
+    return {"oneDNN": onednn, **layers}
+
+
+def _memory() -> dict[str, int | None]:
+    """Bytes of memory in all, and free for programs; a container may have less than its machine."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {"total": None, "available": None}
+    held = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    found: dict[str, int | None] = {"total": held.get("MemTotal"), "available": held.get("MemAvailable")}
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    return found | ({"limit of this container": int(limit)} if limit.isdigit() else {})
+
+
+def _disk() -> dict[str, dict[str, Any]]:
+    """Free bytes where runs, downloads and temporary files go, and in the memory that workers share."""
+    from nestling.data.places import download_dir  # noqa: PLC0415
+
+    places = {"here": Path.cwd(), "downloads": download_dir(), "temporary": Path(tempfile.gettempdir())}
+    places |= {"shared memory": Path("/dev/shm")} if Path("/dev/shm").is_dir() else {}
+    found = {}
+    for name, place in places.items():
+        there = next(path for path in (place, *place.parents) if path.exists())
+        found[name] = {"path": str(place), "free": shutil.disk_usage(there).free, "writable": os.access(there, os.W_OK)}
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    """Print sections of names and values, fitted to the terminal."""
+    from rich.table import Table  # noqa: PLC0415
+
+    console = out()
+    for title, section in facts.items():
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="cyan", no_wrap=True, min_width=_NAMES)
+        table.add_column(overflow="fold")
+        for name, value in section.items():
+            text, style = _shown(title, name, value)
+            table.add_row(f"  {name if title == 'kernels' else name.replace('_', ' ')}", text, style=style)
+        console.print(title, style="bold")
+        console.print(table)
+
+
+def _shown(title: str, name: str, value: Any) -> tuple[str, str]:
+    """A value as people read it, and its style."""
+    if title == "kernels":
+        return value["verdict"], {True: "green", False: "yellow", None: "dim"}[value["safe"]]
+    if title == "memory":
+        return ("not known" if value is None else amount(value, BYTES)), ""
+    if title == "disk":
+        return (
+            f"{amount(value['free'], BYTES)} free{'' if value['writable'] else ', not writable'} in {value['path']}",
+            "",
+        )
+    if title == "optional packages" and value is None:
+        return f"not installed: pip install 'nestling[{_OPTIONAL[name]}]'", "dim"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items()), ""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none", ""
+    return ("none" if value in ("", None) else str(value)), ""

@@ -1,0 +1,234 @@
+"""Random numbers for code that draws from PyTorch's own generator, such as dropout and initialisers.
+
+That generator belongs to the whole process. Seeding it would change the numbers of whoever else draws from it at the
+same time: another run in another thread, or the caller. `drawing` therefore hands a generator of ours to every random
+operation of this thread, by a dispatch mode. Dropout layers of `nestling.local.dropout` ask for it themselves, so that
+the usual models do not pay for the mode. In processes of our own, where nobody else draws, PyTorch's generator is
+seeded, which costs nothing.
+
+One thing cannot be done this way: code that runs a forward pass again during the backward pass, such as gradient
+checkpointing, saves and restores PyTorch's generator to draw the same numbers twice. `no_draws` marks the backward
+pass, a draw there raises `DrawnInBackward`, and the caller trains again with ``shared=True``: with PyTorch's generator,
+one client at a time in this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from nestling.torch_private import TorchDispatchMode
+
+_T = TypeVar("_T")
+_LOCAL = threading.local()
+_SHARED = threading.RLock()  # held by whoever uses PyTorch's generator
+_process_is_ours = False
+
+
+class DrawnInBackward(RuntimeError):
+    """A random number was drawn in a backward pass: something runs a forward pass again there."""
+
+
+def own_this_process() -> None:
+    """Say that nothing but Nestling draws random numbers in this process: workers call it when they start."""
+    global _process_is_ours  # noqa: PLW0603
+    _process_is_ours = True
+
+
+def process_is_ours() -> bool:
+    """Return whether `own_this_process` was called.
+
+    >>> process_is_ours()
+    False
+    """
+    return _process_is_ours
+
+
+def current_generator() -> torch.Generator | None:
+    """Return the generator that layers of this thread draw from, or None for PyTorch's own.
+
+    >>> mine = torch.Generator()
+    >>> with drawing(mine):
+    ...     current_generator() is mine
+    True
+    """
+    generator: torch.Generator | None = getattr(_LOCAL, "generator", None)
+    if generator is not None and getattr(_LOCAL, "forbidden", False):
+        raise DrawnInBackward("random numbers are drawn in the backward pass")
+    return generator
+
+
+@contextmanager
+def drawing(generator: torch.Generator, *, everything: bool = True, shared: bool = False) -> Iterator[None]:
+    """Let random operations of this thread on the CPU draw from `generator` instead of PyTorch's own.
+
+    Parameters
+    ----------
+    generator
+        What they draw from.
+    everything
+        Whether all operations do. Otherwise only layers that ask for `current_generator`, which costs nothing.
+    shared
+        Whether to seed PyTorch's own generator instead, and restore it afterwards: for forward passes that save and
+        restore it themselves. Other threads that draw meanwhile change its numbers, and ours theirs.
+
+    Examples
+    --------
+    >>> with drawing(torch.Generator().manual_seed(3)):
+    ...     once = torch.rand(2), torch.nn.functional.dropout(torch.ones(4))
+    >>> with drawing(torch.Generator().manual_seed(3)):
+    ...     again = torch.rand(2), torch.nn.functional.dropout(torch.ones(4))
+    >>> torch.equal(once[0], again[0]), torch.equal(once[1], again[1])
+    (True, True)
+    """
+    if shared or _process_is_ours:
+        with _as_default(generator):
+            yield
+        return
+    before = getattr(_LOCAL, "generator", None)
+    _LOCAL.generator = generator
+    try:
+        if everything:
+            with _FromGenerator(generator):
+                yield
+        else:
+            yield
+    finally:
+        _LOCAL.generator = before
+
+
+@contextmanager
+def no_draws() -> Iterator[None]:
+    """Raise `DrawnInBackward` where something draws from the generator of `drawing` inside."""
+    before = getattr(_LOCAL, "forbidden", False)
+    _LOCAL.forbidden = True
+    try:
+        yield
+    finally:
+        _LOCAL.forbidden = before
+
+
+def counted_draws(action: Callable[[], _T]) -> tuple[_T, int]:
+    """Return what `action` returns, and how many of its operations drew random numbers without naming a generator.
+
+    Operations on the CPU count. PyTorch's own generator stays as it is.
+
+    >>> counted_draws(lambda: torch.rand(3))[1], counted_draws(lambda: torch.zeros(3))[1]
+    (1, 0)
+    """
+    mode = _FromGenerator(torch.Generator().manual_seed(0))
+    before = getattr(_LOCAL, "generator", None)
+    _LOCAL.generator = None
+    try:
+        with mode:
+            return action(), mode.draws
+    finally:
+        _LOCAL.generator = before
+
+
+@contextmanager
+def _as_default(generator: torch.Generator) -> Iterator[None]:
+    """Let PyTorch's generator go on from the state of `generator`, and restore both roles afterwards."""
+    default = torch.default_generator
+    with _SHARED:
+        before = default.get_state()
+        default.set_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(default.get_state())
+            default.set_state(before)
+
+
+class _FromGenerator(TorchDispatchMode):
+    """Hands a generator to every random operation on the CPU that names none."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
+        self.draws = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation, with our generator where it would draw from PyTorch's."""
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or not _on_cpu(args, kwargs):
+            return func(*args, **kwargs)
+        place = _place_of_generator(func)
+        if place is not None:
+            given = args[place] if place < len(args) else kwargs.get("generator")
+            if given is not None:
+                return func(*args, **kwargs)
+            self._count()
+            return func(*args[:place], **kwargs | {"generator": self._generator})
+        if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:  # it knows no dropout
+            return func(*args, **kwargs)
+        self._count()
+        draw = _LIKE.get(func.overloadpacket)
+        if draw is not None:
+            return draw(self._generator, *args, **kwargs)
+        twin = _with_generator(func)
+        if twin is not None:
+            return twin(*args, **kwargs, generator=self._generator)
+        with _as_default(self._generator):
+            return func(*args, **kwargs)
+
+    def _count(self) -> None:
+        if getattr(_LOCAL, "forbidden", False):
+            raise DrawnInBackward("random numbers are drawn in the backward pass")
+        self.draws += 1
+
+
+def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operation computes on the CPU: where its tensors are, or where it is told to."""
+    device = kwargs.get("device")
+    if device is not None:
+        return torch.device(device).type == "cpu"
+    first = next((value for value in args if isinstance(value, Tensor)), None)
+    return first is None or first.device.type == "cpu"
+
+
+@cache
+def _place_of_generator(func: Any) -> int | None:
+    """The place of the argument `generator` among those of an operation, or None where it has no such argument."""
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("generator") if "generator" in names else None
+
+
+@cache
+def _with_generator(func: Any) -> Any:
+    """The overload of an operation that takes the same arguments and a generator, or None."""
+    wanted = sorted([*(argument.name for argument in func._schema.arguments), "generator"])
+    for name in func.overloadpacket.overloads():
+        overload = getattr(func.overloadpacket, name)
+        if sorted(argument.name for argument in overload._schema.arguments) == wanted:
+            return overload
+    return None
+
+
+def _rand_like(generator: torch.Generator, like: Tensor, **options: Any) -> Tensor:
+    return torch.empty_like(like, **options).uniform_(generator=generator)
+
+
+def _randn_like(generator: torch.Generator, like: Tensor, **options: Any) -> Tensor:
+    return torch.empty_like(like, **options).normal_(generator=generator)
+
+
+def _randint_like(generator: torch.Generator, like: Tensor, *limits: int, **options: Any) -> Tensor:
+    low, high = limits if len(limits) > 1 else (0, limits[0])
+    return torch.empty_like(like, **options).random_(low, high, generator=generator)
+
+
+# as PyTorch itself composes them, so that the numbers are the same
+_LIKE = {
+    torch.ops.aten.rand_like: _rand_like,
+    torch.ops.aten.randn_like: _randn_like,
+    torch.ops.aten.randint_like: _randint_like,
+}

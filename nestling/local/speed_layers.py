@@ -1,0 +1,80 @@
+"""What makes training fast or safe beyond plain PyTorch, whether it is in use here, and why."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
+
+from nestling.torch_private import has_fused_sgd, knows_transforms, replaced
+
+
+class SpeedLayer(NamedTuple):
+    """One of them: its name, whether it is on, and the reason in a sentence."""
+
+    name: str
+    on: bool
+    reason: str
+
+
+def speed_layers(accelerate: Literal["auto", "off"] = "auto") -> list[SpeedLayer]:
+    """Return all of them, as a run with this setting would use them on this machine's CPU.
+
+    Replacements of unsafe kernels come first: they are on whatever the setting is.
+
+    >>> [layer.name for layer in speed_layers() if "safe" in layer.name]
+    ['safe strided 1×1 convolutions', 'safe padded convolutions', 'safe instance norms']
+    >>> [layer.on for layer in speed_layers("off")][:3], speed_layers("off")[3].on
+    ([True, True, True], False)
+    """
+    return [*_SAFE, *_fast(accelerate != "off"), _private(), _merges()]
+
+
+_SAFE = [
+    SpeedLayer(
+        "safe strided 1×1 convolutions",
+        True,
+        "they first take the pixels that they read, and convolve with stride 1, as oneDNN's kernel for their gradient "
+        "writes past its memory (oneDNN issue 6035)",
+    ),
+    SpeedLayer(
+        "safe padded convolutions",
+        True,
+        "zeros are laid around images first where an output column sees no pixel, as oneDNN's kernel then ends the "
+        "process (oneDNN issue 5942)",
+    ),
+    SpeedLayer(
+        "safe instance norms",
+        True,
+        "gradients of a single sample are laid channels first, as PyTorch's are wrong for channels last",
+    ),
+]
+
+
+def _fast(wanted: bool) -> list[SpeedLayer]:
+    """What the setting accelerate switches."""
+    layers = [
+        ("channels-last memory", True, "convolutions of images are faster so, but for wide ones"),
+        ("convolutions as products", knows_transforms(), "wide convolutions of small images are faster so"),
+        ("fused SGD", has_fused_sgd(), "one pass over all weights takes a step"),
+        ("cross-entropy of many classes", True, "its gradient is written once"),
+        ("cohorts", True, "small clients of one shape train together, as the setting cohort says"),
+        ("joined batches", True, "small batches run together for the statistics of norms"),
+        ("samples made ready at once", True, "few samples of a client that are not augmented"),
+    ]
+    if not wanted:
+        return [SpeedLayer(name, False, "accelerate=off") for name, _, _ in layers]
+    missing = "PyTorch's private function for it is missing, or answers otherwise than it should"
+    return [SpeedLayer(name, works, why if works else missing) for name, works, why in layers]
+
+
+def _private() -> SpeedLayer:
+    names = replaced()
+    if names:
+        return SpeedLayer("kernels for many tensors", False, f"plain PyTorch stands in for {', '.join(names)}")
+    return SpeedLayer("kernels for many tensors", True, "private functions of PyTorch do what they should")
+
+
+def _merges() -> SpeedLayer:
+    if find_spec("numba") is None:
+        return SpeedLayer("compiled merges", False, "numba is not installed: pip install 'nestling[fast]'")
+    return SpeedLayer("compiled merges", True, "numba is installed: random slices are merged in one pass")

@@ -1,0 +1,154 @@
+"""Models that call no unsafe kernel: found by their layers and, where code is not ours, by a run without values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from nestling.safe_kernels.functions import INSTEAD, SafeKernels, at_end, each, some_column_is_blind, strided_points
+
+_ConvNd = nn.modules.conv._ConvNd
+_InstanceNorm = nn.modules.instancenorm._InstanceNorm
+_KNOWN_CODE = ("torch.nn.", "nestling.")  # modules from here call nothing unsafe but through layers that `guard` knows
+
+
+def guard(model: nn.Module, *example: Tensor) -> None:
+    """Make a model compute in a safe way wherever it would call an unsafe kernel; what it computes stays the same.
+
+    Layers that may be unsafe run inside of `SafeKernels` from now on, by hooks that survive copying. With an example,
+    code that is neither PyTorch's nor ours is searched for functional calls, without values; where it cannot be run
+    so, the whole model is guarded.
+
+    Parameters
+    ----------
+    model
+        What is changed, in place.
+    example
+        Inputs of it.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 1, stride=2))
+    >>> guard(model)
+    >>> [name for name, module in model.named_modules() if guarded(module)]
+    ['1']
+    """
+    for module in model.modules():
+        if _layer_is_unsafe(module):
+            _hook(module)
+    if example and not all(type(module).__module__.startswith(_KNOWN_CODE) for module in model.modules()):
+        for module in _unsafe_callers(model, example):
+            _hook(module)
+
+
+def guarded(module: nn.Module) -> bool:
+    """Return whether `guard` has made a module safe."""
+    return _enter in module._forward_pre_hooks.values()
+
+
+def unguard(module: nn.Module) -> None:
+    """Take back what `guard` did to a single module, for one that now calls safe functions by itself."""
+    for hooks, ours in ((module._forward_pre_hooks, _enter), (module._forward_hooks, _leave)):
+        for key in [key for key, hook in hooks.items() if hook is ours]:
+            del hooks[key]
+
+
+def _layer_is_unsafe(module: nn.Module) -> bool:
+    """Whether a layer of PyTorch, or of a class made from one, calls what may be unsafe."""
+    if isinstance(module, _InstanceNorm):
+        return True
+    if not isinstance(module, _ConvNd) or len(module.kernel_size) > 2:  # those of volumes are clean
+        return False
+    padding = module.padding if module.padding_mode == "zeros" else 0  # other paddings are laid around before
+    if strided_points(module.kernel_size, module.stride, padding):
+        return True
+    if module.transposed or module.bias is None:
+        return False
+    return some_column_is_blind(1, module.kernel_size[-1], *at_end(padding, module.dilation))
+
+
+def _hook(module: nn.Module) -> None:
+    if not guarded(module):
+        module.register_forward_pre_hook(_enter, prepend=True)  # nothing may fail before it
+        module.register_forward_hook(_leave, always_call=True)
+
+
+_SAFE = SafeKernels()  # entered and left again and again: it has no state
+
+
+def _enter(_module: nn.Module, _inputs: Any) -> None:
+    _SAFE.__enter__()
+
+
+def _leave(_module: nn.Module, _inputs: Any, _output: Any) -> None:
+    _SAFE.__exit__(None, None, None)
+
+
+class _Search(TorchFunctionMode):
+    """Notes which module is at work when an unsafe function is called, and does what it is asked to."""
+
+    def __init__(self) -> None:
+        self.at_work: list[nn.Module] = []
+        self.callers: dict[nn.Module, None] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in INSTEAD and self.at_work and _call_is_unsafe(func, args, kwargs or {}):
+            self.callers[self.at_work[-1]] = None
+        return func(*args, **(kwargs or {}))
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Follow which module is at work."""
+        handles = []
+        for module in model.modules():
+            handles.append(module.register_forward_pre_hook(lambda inner, _: self.at_work.append(inner)))
+            handles.append(module.register_forward_hook(lambda *_: self._over(), always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _over(self) -> None:
+        self.at_work.pop()
+
+
+def _call_is_unsafe(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call differs from what is done instead of it."""
+    if func in (F.instance_norm, torch.instance_norm):
+        return True
+    transposed = func in (F.conv_transpose1d, F.conv_transpose2d)
+    last = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
+    names = ("input", "weight", "bias", "stride", "padding", *last)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    kernel, padding = tuple(given["weight"].shape[2:]), given.get("padding", 0)
+    if strided_points(kernel, each(given.get("stride", 1), kernel), padding):
+        return True
+    blind = some_column_is_blind(1, kernel[-1], *at_end(padding, given.get("dilation", 1)))
+    return blind and not transposed and given.get("bias") is not None
+
+
+@torch.no_grad()
+def _unsafe_callers(model: nn.Module, example: tuple[Tensor, ...]) -> list[nn.Module]:
+    """The modules whose own code calls what is unsafe: found by a forward pass without values."""
+    search = _Search()
+    training = [module for module in model.modules() if module.training]
+    state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    try:
+        with search.watching(model), search:
+            functional_call(model.eval(), state, tuple(value.to("meta") for value in example))
+    except Exception:  # whatever a forward does with tensors that have no values
+        return [model]
+    finally:
+        for module in training:
+            module.training = True
+    return list(search.callers)

@@ -1,0 +1,90 @@
+"""A child of the guard: small convolutions of every shape, through `nestling.safe_kernels`, against double precision.
+
+Run with malloc checking, which ends the process where a kernel wrote outside of its memory.
+"""
+
+import itertools
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+from nestling.safe_kernels import SafeKernels
+
+COUNTS = (20, 2)  # samples; kernels differ with them
+INPUTS = range(1, 18)
+OUTPUTS = (1, 3, 7, 8, 17)
+KERNELS, STRIDES = (1, 3, 5), (1, 2)
+FUNCTIONS = {
+    "conv2d": (F.conv2d, 2, False),
+    "conv1d": (F.conv1d, 1, False),
+    "conv_transpose2d": (F.conv_transpose2d, 2, True),
+    "conv_transpose1d": (F.conv_transpose1d, 1, True),
+}
+
+
+def laid(tensor, last):
+    """Channels last in memory, whether that can be seen in the strides or not, or channels first."""
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1) if last else tensor.contiguous()
+
+
+def slopes(function, images, weight, bias, given, double):
+    tensors = [one.double() if double else one for one in (images, weight, bias)]
+    tensors = [one.detach().requires_grad_() for one in tensors]
+    result = function(*tensors, **given)
+    result.backward(torch.arange(result.numel(), dtype=result.dtype).sin().view(result.shape))
+    return result.detach(), *(one.grad for one in tensors)
+
+
+def check(name, count, inputs, outputs, kernel, stride, last, padding):
+    function, places, transposed = FUNCTIONS[name]
+    size = 8 if not transposed else 4
+    images = laid(torch.randn(count, inputs, *[size] * places), last)
+    weight = laid(torch.randn(*((inputs, outputs) if transposed else (outputs, inputs)), *[kernel] * places), last)
+    bias = torch.randn(outputs)
+    given = {"stride": stride, "padding": padding}
+    if transposed:
+        given["output_padding"] = stride - 1
+    with SafeKernels():
+        found = slopes(function, images, weight, bias, given, double=False)
+    wanted = slopes(function, images.contiguous(), weight.contiguous(), bias, given, double=True)
+    for what, one, other in zip(("output", "images", "weight", "bias"), found, wanted, strict=True):
+        if not torch.allclose(one.double(), other, rtol=1e-3, atol=1e-3 * other.abs().max().item()):
+            shape = f"{count} samples, {inputs} to {outputs} channels, kernel {kernel}, {given}, last {last}"
+            raise SystemExit(f"{name} of {shape}: the gradient of its {what} is wrong")
+
+
+def check_columns():
+    """Convolutions of which output columns see no pixel: they end the process on some processors."""
+    shapes = [(2, 64, 1, 1, 1, (125, 1), 2, 63), (20, 6, 6, 8, 1, (3, 1), 2, 1), (20, 6, 6, 8, 1, (1, 1), 2, 1)]
+    shapes += [(2, 16, 16, 4, 2, (3, 3), 1, 20), (2, 3, 8, 8, 3, (1, 1), 1, 30)]
+    for count, inputs, outputs, height, width, kernel, stride, padding in shapes:
+        images = laid(torch.randn(count, inputs, height, width), last=True)
+        weight, bias = laid(torch.randn(outputs, inputs, *kernel), last=True), torch.randn(outputs)
+        given = {"stride": stride, "padding": padding}
+        with SafeKernels():
+            found = slopes(F.conv2d, images, weight, bias, given, double=False)
+        wanted = slopes(F.conv2d, images.contiguous(), weight.contiguous(), bias, given, double=True)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
+    print(f"columns without pixels: {len(shapes)} shapes clean", flush=True)
+
+
+def main(names):
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    check_columns()
+    for name in names or FUNCTIONS:
+        began, done = time.process_time(), 0
+        shapes = itertools.product(INPUTS, OUTPUTS, KERNELS, STRIDES, (True, False))
+        for inputs, outputs, kernel, stride, last in shapes:
+            counts = COUNTS if kernel == 1 else COUNTS[done % 2 :][:1]
+            for count in counts:
+                check(name, count, inputs, outputs, kernel, stride, last, kernel // 2)
+                done += 1
+        print(f"{name}: {done} shapes clean, {time.process_time() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
