@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -91,7 +92,7 @@ def test_a_disk_that_is_read_only(place, nestling):
 def test_a_full_disk_without_one(place, nestling, monkeypatch):
     """The same where nothing can be mounted: writing a checkpoint finds no space."""
 
-    def full(folder, server):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(experiment.checkpoint, "write", full)
@@ -326,13 +327,11 @@ def test_comparisons_tell_failed_runs_from_bad_input(place, nestling, monkeypatc
     assert "failed: " in err
 
 
-def test_a_process_of_a_comparison_that_is_killed(place, monkeypatch):
-    experiment_ = many.Experiment.from_toml(BASE)
-    monkeypatch.setattr(many, "_one", _die)
-    failed = many.run_many({place / "run": experiment_})
+def test_a_process_of_a_comparison_that_is_killed(place):
+    def kill(*_):
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    failed = many.run_many({place / "run": many.Experiment.from_toml(BASE)}, look=kill)
     assert isinstance(failed[place / "run"], RunFailed)
-    assert "killed" in str(failed[place / "run"])
-
-
-def _die(folder, settings):
-    os._exit(9)
+    assert "was killed by SIGKILL" in str(failed[place / "run"])

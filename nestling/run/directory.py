@@ -42,7 +42,7 @@ def new_run(folder: Path) -> Iterator[None]:
 
     A directory that is made here and in which no run begins is removed again.
     """
-    with creating(folder):  # a name may be too long to be asked for
+    with creating(folder):
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
             _check_unused(folder)

@@ -21,6 +21,7 @@ from nestling.nets import MODELS, build
 from nestling.nets.pretrained import start_from
 from nestling.run.config import Experiment
 from nestling.run.texts import blind, follows
+from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
 
 
@@ -52,7 +53,7 @@ def check_output(model: nn.Module, dataset: Dataset | Text, method: Method) -> N
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.eval()
     try:
-        with torch.no_grad(), drawing(torch_stream(0, "output")):
+        with torch.no_grad(), SafeKernels(), drawing(torch_stream(0, "output")):
             output = functional_call(model, buffers, (example,))
     finally:
         for module in was_training:

@@ -138,8 +138,9 @@ class Workshop:
     def _drawing(self, *name: str | int, everything: bool, shared: bool = False) -> Iterator[None]:
         """Let what draws random numbers by itself, such as dropout, draw from the stream called `name`."""
         stream = torch_stream(self._setting.experiment.seed, *name)
-        if self._device.type != "cpu":
-            torch.get_device_module(self._device).manual_seed(stream.initial_seed())
+        device_seed = getattr(getattr(torch, self._device.type, None), "manual_seed", None)
+        if self._device.type != "cpu" and device_seed is not None:
+            device_seed(stream.initial_seed())
         with drawing(stream, everything=everything, shared=shared):
             yield
 

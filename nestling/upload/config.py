@@ -50,4 +50,6 @@ class Upload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             if given not in names:
                 raise UploadError(f"there is no {field} {given!r} of uploads{nearest(str(given), names)}")
         if not (isinstance(self.share, float | int) and 0 < self.share <= 1):
-            raise UploadError(f"the share of values that are sent must be above 0 and at most 1, not {self.share!r}")
+            raise UploadError(
+                f"upload.share (of values that are sent) must be above 0 and at most 1, not {self.share!r}"
+            )
