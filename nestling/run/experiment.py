@@ -204,15 +204,18 @@ def resume(
             server = checkpoint.read(folder, made)
             if identity is not None:
                 identity.check_built(folder, made, started_over=server is None)
-                identity.check_machine()
             if server is None:
                 _check_never_saved(folder)
                 server = Server.start(made, folder)
             check_rounds(first, experiment, made.method, server.round)
-            finished = _finished(folder, made, server)
-            if finished is not None:
-                return finished
+            record = _record(folder, experiment, server)  # damage is found before anything is changed
+            summarised = _finished(folder, experiment, server)
             with writing(folder):
+                if summarised is not None:
+                    record.start()
+                    return Result(summarised, record.rounds, server.state, made)
+                if identity is not None:
+                    identity.check_machine()
                 if experiment != written:
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
@@ -225,6 +228,7 @@ def _play(
 ) -> Result:
     experiment = made.experiment
     record = _record(folder, experiment, server)
+    record.start()
     server.best = _best(record)
     if folder is not None:
         log.open(folder, server.round)
@@ -292,20 +296,19 @@ def _better(best: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     return {"round": told["round"], **figures} if not best or score(figures) > score(best) else best
 
 
-def _finished(folder: Path, made: Setting, server: Server) -> Result | None:
-    """Return the result of a run that is over, as its directory holds it; None where something is left to do."""
-    experiment = made.experiment
+def _finished(folder: Path, experiment: Experiment, server: Server) -> dict[str, Any] | None:
+    """Return the summary of a run that is over, as its directory holds it; None where something is left to do."""
     if server.round < experiment.rounds or not (folder / MODEL).is_file():
         return None
     try:
-        told = json.loads((folder / SUMMARY).read_bytes())
-        complete = told["rounds"] == told["rounds_done"] == experiment.rounds
+        held: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+        complete = held["rounds"] == held["rounds_done"] == experiment.rounds
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         report("summary damaged", f"{folder / SUMMARY} cannot be read, so it is written again")
         return None
-    return Result(told, _record(folder, experiment, server).rounds, server.state, made) if complete else None
+    return held if complete else None
 
 
 def _check_never_saved(folder: Path) -> None:

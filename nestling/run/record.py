@@ -28,7 +28,7 @@ _COPY = "put back a copy of it, or start a new run"
 
 
 class Record:
-    """The growing record of a run.
+    """The growing record of a run. To make one only reads; `start` brings metrics.jsonl into the same state.
 
     Parameters
     ----------
@@ -49,9 +49,8 @@ class Record:
         self._path = None if folder is None else folder / METRICS
         self._every = 1 if experiment is None else experiment.evaluate.every
         self.rounds: list[dict[str, Any]] = []
-        held = self._path.read_bytes() if self._path is not None and self._path.exists() else None
         if self._path is not None:
-            lines = (held or b"").split(b"\n")[:-1][:done]  # what follows the last end of line was never whole
+            lines = (self._held() or b"").split(b"\n")[:-1][:done]  # what follows the last end of line was never whole
             if len(lines) < done:
                 raise RunError(f"{self._path} tells of {len(lines)} rounds, but the checkpoint of {done}: {_COPY}")
             self.rounds = [self._parsed(line, number) for number, line in enumerate(lines, start=1)]
@@ -61,7 +60,10 @@ class Record:
             for entry in self.rounds:
                 if not due(experiment, entry["round"]):
                     entry.pop("evaluation", None)
-        if self._path is not None and self._text() != held:
+
+    def start(self) -> None:
+        """Cut off what metrics.jsonl holds beyond this record; a file that holds nothing else is left alone."""
+        if self._path is not None and self._text() != self._held():
             write_whole(self._path, self._text())
 
     def add(self, told: dict[str, Any]) -> None:
@@ -90,6 +92,9 @@ class Record:
         """Force what was appended to disk: a checkpoint counts on it."""
         if self._path is not None:
             sync(self._path)
+
+    def _held(self) -> bytes | None:
+        return self._path.read_bytes() if self._path is not None and self._path.exists() else None
 
     def _text(self) -> bytes:
         return "".join(_line(entry) for entry in self.rounds).encode()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from nestling.events import collect
 from nestling.methods import make
 from nestling.run import Evaluate, FleetSettings, Model, resume, run
 from nestling.run import identity as identity_module
+from nestling.run.changes import HARMLESS, changed_settings, check_settings
 from nestling.run.config import from_file
 
 
@@ -172,6 +174,14 @@ def test_settings_that_cannot_change_numbers_may_change(tmp_path, capsys):
     assert told(tmp_path / "cut")[0] == told(tmp_path / "whole")[0]
     assert told(tmp_path / "cut")[2] == told(tmp_path / "whole")[2]
     assert (from_file(tmp_path / "cut" / "config.toml").workers, 1) == (2, 1)
+
+
+def test_what_decides_last_bits_may_not_change():
+    assert not HARMLESS & {"accelerate", "cohort", "device", "precision", "threads", "select", "evaluate.batch"}
+    one, other = tiny(), msgspec.structs.replace(tiny(), cohort=2, workers=3)
+    assert changed_settings(one, other) == {"workers": (1, 3), "cohort": ("off", 2)}
+    with pytest.raises(RunError, match=r"\(cohort is 2 and was 'off'\)"):
+        check_settings(Path("run"), one, other)
 
 
 def files(folder):
