@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,7 +139,8 @@ class EventLog:
         if self._path is None:
             self._early.append(event)
         elif self._path.parent.is_dir():
-            with self._path.open("a", encoding="utf-8") as file:
+            # where the disk is full, it is logged at least, and the run fails where it must write
+            with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(event))
 
 

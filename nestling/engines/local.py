@@ -15,7 +15,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import struct
 import time
@@ -284,10 +283,10 @@ class _Worker:
         if self.process.exitcode is None:
             self.kill()
             return "does not answer any more"
-        code = self.process.exitcode
-        if -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        how = ending(self.process.exitcode)
+        if how.endswith(("SIGINT", "SIGTERM", "SIGHUP")):
             time.sleep(0.5)  # sent to all processes of ours, most likely: our own handler ends this one now
-        return ending(code)
+        return how
 
     def kill(self) -> None:
         self.process.kill()  # a stopped process would not hear anything else

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -147,6 +146,6 @@ def work_here(work: Work, jobs: Sequence[Any]) -> Iterator[Reply | Failure]:
     for index in range(len(jobs)):
         result = attempt(work, index, jobs[index])
         if isinstance(result, Failure) and out_of_memory(result.error):
-            report("allocation failed", f"job {index + 1} is tried again: {first_line(result.error)}", logging.WARNING)
+            report("allocation failed", f"job {index + 1} is tried again: {first_line(result.error)}")
             result = attempt(work, index, jobs[index])
         yield result
