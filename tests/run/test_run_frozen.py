@@ -10,6 +10,7 @@ from torch import nn
 import nestling
 from nestling.errors import ConfigError
 from nestling.run import Data, Evaluate, FleetSettings, Model
+from nestling.run.built import built
 from nestling.run.frozen import frozen_names
 from nestling.upload import Upload
 
@@ -71,6 +72,15 @@ def test_nothing_of_a_frozen_norm_changes_and_sub_models_are_tested_with_its_sta
     data = result.setting.images
     wanted = (model.eval()(data.ready(data.test_inputs[:60])).argmax(1) == data.test_targets[:60]).double().mean()
     assert result.summary["final"]["global_accuracy"] == pytest.approx(wanted.item())
+
+
+def test_clients_do_not_train_frozen_layers_either():
+    """What is frozen is not returned, so only the model that a client trains can show it."""
+    made = nestling.run(small(**QUICK | {"rounds": 1}), model=frozen_net()).setting
+    client = built(made, made.submodel(0.5), 0.5).train()
+    assert {name for name, value in client.named_parameters() if value.requires_grad} == TRAINED
+    client(made.example(4) + 1)
+    assert torch.equal(client[1].running_mean, made.model.state_dict()["1.running_mean"][:4])
 
 
 def test_bytes_of_frozen_tensors_count_once_per_client():
