@@ -62,7 +62,7 @@ OTHERS := .venv-flower/.ready .venv-pfl/.ready
 	&& touch $@
 
 bench: $(READY) $(OTHERS)  ## speed and memory as ratios, side by side in one run; PARTS=rounds for some of it
-	$(BIN)/python -m nestling bench $(PARTS)
+	$(BIN)/python -m bench $(PARTS)
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from nestling.bench.rounds.client import fit, training
-from nestling.bench.rounds.workloads import find, prepare
+from bench.rounds.client import fit, training
+from bench.rounds.workloads import find, prepare
 from nestling.local.norms import static
 from nestling.local.scaler import scale
 from nestling.nets import MODELS, build

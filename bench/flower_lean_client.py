@@ -13,8 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from nestling.bench.rounds.floor import bare, steps
-from nestling.bench.rounds.workloads import find, prepare, read
+from bench.rounds.floor import bare, steps
+from bench.rounds.workloads import find, prepare, read
 from nestling.run.setting import Setting
 
 app = ClientApp()

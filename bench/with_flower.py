@@ -1,9 +1,9 @@
-"""Flower as people use it, on the workloads of `nestling bench rounds`: HeteroFL as a strategy derived from FedAvg.
+"""Flower as people use it, on the workloads of `make bench PARTS=rounds`: HeteroFL as a strategy derived from FedAvg.
 
 ``.venv-flower/bin/python bench/with_flower.py WORKLOAD full|quick`` says one line of JSON when it is ready, and then
 the seconds of a round for every line that it reads. Rounds are those of Flower's own `Strategy.start`, with its own way
 to send and receive. The strategy cuts and averages as Flower's published HeteroFL baseline does, and clients are as in
-its examples (`flower_client`). Starting up is not timed.
+its examples (`bench.flower_client`). Starting up is not timed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 import torch
-from flower_client import app as client_app
-from flower_simulation import simulate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from nestling.bench.rounds.contest import Laps, own_voice
-from nestling.bench.rounds.dictionaries import Average, cut, index_lists
-from nestling.bench.rounds.workloads import find, prepare
+from bench.flower_client import app as client_app
+from bench.flower_simulation import simulate
+from bench.rounds.contest import Laps, own_voice
+from bench.rounds.dictionaries import Average, cut, index_lists
+from bench.rounds.workloads import find, prepare
 from nestling.run.setting import Setting
 
 ROUNDS = 1_000_000  # more than anybody will ask for

@@ -1,4 +1,4 @@
-"""Flower's simulation engine, lean: the least that it must do for a round of HeteroFL, on `nestling bench rounds`.
+"""Flower's simulation engine, lean: the least that it must do for a round of HeteroFL, on `make bench PARTS=rounds`.
 
 ``.venv-flower/bin/python bench/with_flower_lean.py WORKLOAD full|quick`` says one line of JSON when it is ready, and
 then the seconds of a round for every line that it reads. Flower gets the best of everything: slices are cut and merged
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from flower_lean_client import app as client_app
-from flower_simulation import simulate
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from nestling.bench.rounds.contest import own_voice, serve
-from nestling.bench.rounds.workloads import find, prepare
+from bench.flower_lean_client import app as client_app
+from bench.flower_simulation import simulate
+from bench.rounds.contest import own_voice, serve
+from bench.rounds.workloads import find, prepare
 from nestling.cut import Tally, extract
 
 PULL = 0.01  # seconds between looking for replies

@@ -1,4 +1,4 @@
-"""pfl's simulated backend with federated averaging, on workloads of `nestling bench rounds` whose clients are alike.
+"""pfl's simulated backend with federated averaging, on workloads of `make bench PARTS=rounds` whose clients are alike.
 
 ``.venv-pfl/bin/python bench/with_pfl.py WORKLOAD full|quick`` says one line of JSON when it is ready, and then the
 seconds of a round for every line that it reads. pfl gets the best of everything: clients' samples are tensors, ready to
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from nestling.bench.rounds.contest import Laps, own_voice
+from bench.rounds.contest import Laps, own_voice
 
 VOICE = own_voice()  # before anything can print
 
@@ -28,8 +28,8 @@ from pfl.metrics import Metrics, Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from nestling.bench.rounds.floor import bare  # noqa: E402
-from nestling.bench.rounds.workloads import find, prepare, read  # noqa: E402
+from bench.rounds.floor import bare  # noqa: E402
+from bench.rounds.workloads import find, prepare, read  # noqa: E402
 from nestling.run.setting import Setting  # noqa: E402
 
 ROUNDS = 1_000_000  # more than anybody will ask for

@@ -14,7 +14,6 @@ import typer
 from typer.main import get_command
 
 from nestling.cli import signals
-from nestling.cli.bench import bench_command
 from nestling.cli.check import check_command
 from nestling.cli.compare import compare_command
 from nestling.cli.complaint import complaint
@@ -85,7 +84,6 @@ app.command(
 )(cost_command)
 app.command("check", epilog=_examples("nestling check mynets:make", "nestling check vit-tiny --json"))(check_command)
 app.command("doctor", epilog=_examples("nestling doctor", "nestling doctor --json > machine.json"))(doctor_command)
-app.command("bench", epilog=_examples("nestling bench", "nestling bench --json"))(bench_command)
 
 
 @app.callback(invoke_without_command=True)

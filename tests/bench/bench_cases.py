@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from nestling.bench.rounds.workloads import find, prepare
+from bench.rounds.workloads import find, prepare
 from nestling.data import Dataset
 from nestling.nets import build
 from nestling.run.setting import Blueprint, setting

@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 from uuid import uuid4
 
-import flower_client
-import flower_lean_client
 import torch
-import with_flower
-import with_flower_lean
 from bench_cases import NARROW, double, in_double
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
+
+from bench import flower_client, flower_lean_client, with_flower, with_flower_lean
 
 ROUNDS = 2
 

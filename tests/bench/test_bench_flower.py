@@ -11,7 +11,7 @@ from bench_cases import NARROW, close, double, in_double
 from processes import call
 from safetensors.torch import load_file
 
-from nestling.bench.rounds.others import FLOWER
+from bench.rounds.others import FLOWER
 from nestling.engines import LocalEngine
 from nestling.run.round import play
 from nestling.run.server import Server
@@ -27,7 +27,7 @@ def theirs(tmp_path_factory):
     if not (environment / ".ready").exists():
         pytest.skip(f"Flower is not here: make bench makes {FLOWER.environment}")
     folder = tmp_path_factory.mktemp("flower")
-    paths = (ROOT, ROOT / "bench", ROOT / "tests/bench")
+    paths = (ROOT, ROOT / "tests/bench")
     settings = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "FLWR_HOME": str(folder), "OMP_NUM_THREADS": "1"}
     call(
         [environment / "bin/python", ROOT / "tests/bench/flower_in_double.py", folder],

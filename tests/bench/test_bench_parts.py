@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from nestling.bench import PARTS, chosen, measure, report
-from nestling.bench.apart import apart, most_memory
-from nestling.bench.rounds.asleep import asleep
-from nestling.bench.rounds.contest import Contestant, contest
-from nestling.bench.rounds.measure import _others, _ratios, rounds
-from nestling.bench.rounds.others import FLOWER, LEAN, OTHERS, PFL, Other
-from nestling.bench.rounds.player import SYSTEMS, command
-from nestling.bench.rounds.workloads import find
-from nestling.cli import main
+from bench import PARTS, chosen, measure, report
+from bench.__main__ import main
+from bench.apart import apart, most_memory
+from bench.rounds.asleep import asleep
+from bench.rounds.contest import Contestant, contest
+from bench.rounds.measure import _others, _ratios, rounds
+from bench.rounds.others import FLOWER, LEAN, OTHERS, PFL, Other
+from bench.rounds.player import SYSTEMS, command
+from bench.rounds.workloads import find
 from nestling.errors import RunError
 
 SAYS = "import json, sys\nprint(json.dumps({'ready': True}), flush=True)\n"
@@ -39,11 +39,11 @@ def test_a_program_that_cannot_start_is_told():
 
 
 def test_a_silent_program_is_ended(monkeypatch):
-    monkeypatch.setattr("nestling.bench.rounds.contest.PATIENCE", 0.2)
+    monkeypatch.setattr("bench.rounds.contest.PATIENCE", 0.2)
     silent = Contestant([sys.executable, "-c", "import time; time.sleep(60)"])
     with pytest.raises(RunError, match="said nothing"):
         silent.hear()
-    monkeypatch.setattr("nestling.bench.rounds.contest.LAST_WORDS", 0.1)
+    monkeypatch.setattr("bench.rounds.contest.LAST_WORDS", 0.1)
     silent.close()
     with pytest.raises(ProcessLookupError):
         os.kill(silent._process.pid, 0)
@@ -81,8 +81,8 @@ class Here:
 def here(monkeypatch):
     """No programs but this one: figures of memory mean nothing."""
     for part in ("memory", "populations", "submodels"):
-        monkeypatch.setattr(f"nestling.bench.{part}.apart", lambda measure, *given: measure(*given))
-    monkeypatch.setattr("nestling.bench.rounds.player.WORKERS", 1)
+        monkeypatch.setattr(f"bench.{part}.apart", lambda measure, *given: measure(*given))
+    monkeypatch.setattr("bench.rounds.player.WORKERS", 1)
 
 
 def test_programs_apart():
@@ -95,7 +95,7 @@ def test_programs_apart():
 
 def test_rounds_of_every_system(tmp_path, monkeypatch, here):
     monkeypatch.chdir(tmp_path)  # where no other system is installed
-    monkeypatch.setattr("nestling.bench.rounds.measure.Contestant", Here)
+    monkeypatch.setattr("bench.rounds.measure.Contestant", Here)
     found = measure(lambda quick: rounds(quick, ["mlp"]), quick=True)
     seconds, evaluated, profile = found["tables"]
     for table in (seconds, evaluated):
@@ -156,16 +156,16 @@ def test_the_command_prints_what_was_measured(tmp_path, monkeypatch, capsys):
     figure = {"name": "merge", "value": None, "unit": "×", "bound": "≥ 1", "ok": False, "note": "why"}
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(report({"merges": {"figures": [figure], "tables": []}})))
-    assert main(["bench", "--read", str(path), "--markdown"]) == 0
+    assert main(["--read", str(path), "--markdown"]) == 0
     assert "| merge | – | ≥ 1 | no | why |" in capsys.readouterr().out
-    assert main(["bench", "--read", str(path), "--json"]) == 0
+    assert main(["--read", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["machine"]["threads"] == 1
-    assert main(["bench", "--read", str(tmp_path / "none.json")]) == 2
+    assert main(["--read", str(tmp_path / "none.json")]) == 2
     assert "none.json' cannot be read: No such file" in capsys.readouterr().err.replace("\n", " ")
     path.write_text("[1, 2]")
-    assert main(["bench", "--read", str(path)]) == 2
-    assert "is not what 'nestling bench --json' prints" in capsys.readouterr().err.replace("\n", " ")
-    assert main(["bench", "merging"]) == 2
+    assert main(["--read", str(path)]) == 2
+    assert "is not what 'python -m bench --json' prints" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["merging"]) == 2
     assert "did you mean 'merges'" in capsys.readouterr().err.replace("\n", " ")
     assert list(chosen([])) == list(PARTS)
 

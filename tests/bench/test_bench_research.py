@@ -9,10 +9,10 @@ import torch
 from bench_cases import IMAGES, close, double, in_double
 from torch import nn
 
-from nestling.bench.rounds.floor import Floor, bare, steps
-from nestling.bench.rounds.ours import PHASES, Ours, Profiled
-from nestling.bench.rounds.research import Research
-from nestling.bench.rounds.workloads import WORKLOADS, find, prepare, read
+from bench.rounds.floor import Floor, bare, steps
+from bench.rounds.ours import PHASES, Ours, Profiled
+from bench.rounds.research import Research
+from bench.rounds.workloads import WORKLOADS, find, prepare, read
 from nestling.engines import LocalEngine
 from nestling.run.evaluate import evaluate
 from nestling.run.jobs import Train

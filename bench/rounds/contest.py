@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from nestling.bench.rounds.asleep import asleep
+from bench.rounds.asleep import asleep
 from nestling.errors import RunError
 
 PATIENCE = 600.0  # seconds that a turn, or getting ready, may take
@@ -167,6 +167,6 @@ def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Tu
 
 
 def _here() -> str:
-    """Where this package is, and what else Python was told to look through."""
-    paths = [str(Path(__file__).parents[3]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """Where our packages are, and what else Python was told to look through."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return os.pathsep.join(dict.fromkeys(paths))

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from nestling.bench.apart import apart, most_memory
-from nestling.bench.figure import Figure
-from nestling.bench.timing import side_by_side
+from bench.apart import apart, most_memory
+from bench.figure import Figure
+from bench.timing import side_by_side
 from nestling.data.made_words import USERS as POPULATION
 from nestling.engines import LocalEngine
 from nestling.local import Local

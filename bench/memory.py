@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench.apart import apart, most_memory
+from bench.figure import Figure
+from bench.merges import LEVELS, MODEL, SMALL
 from nestling.axes import trace
-from nestling.bench.apart import apart, most_memory
-from nestling.bench.figure import Figure
-from nestling.bench.merges import LEVELS, MODEL, SMALL
 from nestling.cut import Tally, extract, plan
 from nestling.nets import build, example
 

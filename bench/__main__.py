@@ -1,4 +1,4 @@
-"""``nestling bench``: speed and memory as ratios, measured side by side in one run."""
+"""``python -m bench [PART …]``, or ``make bench PARTS=…``: speed and memory as ratios, side by side in one run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from nestling.cli.screen import out, print_json, print_table, working
+from bench import cells, chosen, facts, markdown, measure, report
+from nestling.cli.complaint import complaint
+from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.errors import ConfigError
 
 
@@ -27,18 +29,13 @@ def bench_command(
     if as_json:
         print_json(found)
     elif as_markdown:
-        from nestling.bench import markdown  # noqa: PLC0415
-
         out().print(markdown(found))
     else:
         _show(found)
 
 
 def _measured(names: list[str], quick: bool) -> dict[str, Any]:
-    with working("starting"):
-        from nestling.bench import chosen, measure, report  # noqa: PLC0415
-
-        parts = chosen(names)
+    parts = chosen(names)
     found = {}
     for name, part in parts.items():
         with working(f"measuring {name}"):
@@ -53,13 +50,11 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as problem:
         raise ConfigError(f"{str(path)!r} cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{str(path)!r} is not what 'nestling bench --json' prints") from None
+        raise ConfigError(f"{str(path)!r} is not what 'python -m bench --json' prints") from None
     return found
 
 
 def _show(found: dict[str, Any]) -> None:
-    from nestling.bench import cells, facts  # noqa: PLC0415
-
     for header, rows, note in cells(found):
         print_table(
             {name: "left" if place == 0 or name in ("kept", "note") else "right" for place, name in enumerate(header)},
@@ -67,3 +62,20 @@ def _show(found: dict[str, Any]) -> None:
             caption=note,
         )
     out().print(facts(found), style="dim")
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the benchmark and return its exit code: 0, 2 for bad input, or 1."""
+    app = typer.Typer(add_completion=False)
+    app.command()(bench_command)
+    try:
+        typer.main.get_command(app).main(args, prog_name="python -m bench", standalone_mode=False)
+    except Exception as problem:
+        code, sentence = complaint(problem)
+        err().print(f"error: {sentence}", markup=False, soft_wrap=True)
+        return code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from bench.figure import Figure
+from bench.timing import side_by_side
 from nestling.axes import AxisMap, trace
-from nestling.bench.figure import Figure
-from nestling.bench.timing import side_by_side
 from nestling.cut import Plan, Tally, extract, plan
 from nestling.nets import build, example
 

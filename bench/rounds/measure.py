@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from nestling.bench.figure import Figure, Table
-from nestling.bench.rounds.contest import Contestant, Turns, contest
-from nestling.bench.rounds.others import OTHERS, PFL, Other
-from nestling.bench.rounds.ours import PHASES
-from nestling.bench.rounds.player import command
-from nestling.bench.rounds.workloads import WORKLOADS, find
+from bench.figure import Figure, Table
+from bench.rounds.contest import Contestant, Turns, contest
+from bench.rounds.others import OTHERS, PFL, Other
+from bench.rounds.ours import PHASES
+from bench.rounds.player import command
+from bench.rounds.workloads import WORKLOADS, find
 
 Found = Mapping[str, Turns | str]
 COLUMNS = {

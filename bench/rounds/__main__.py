@@ -1,6 +1,6 @@
 """The program of a system that takes part."""
 
-from nestling.bench.rounds.player import main
+from bench.rounds.player import main
 
 if __name__ == "__main__":
     main()

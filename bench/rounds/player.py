@@ -1,4 +1,4 @@
-"""One system on one workload, turn by turn: ``python -m nestling.bench.rounds SYSTEM WORKLOAD full|quick``."""
+"""One system on one workload, turn by turn: ``python -m bench.rounds SYSTEM WORKLOAD full|quick``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from nestling.bench.rounds.contest import Turn, own_voice, serve
-from nestling.bench.rounds.floor import Floor
-from nestling.bench.rounds.ours import Ours, Profiled
-from nestling.bench.rounds.research import Research
-from nestling.bench.rounds.workloads import Workload, find, prepare
+from bench.rounds.contest import Turn, own_voice, serve
+from bench.rounds.floor import Floor
+from bench.rounds.ours import Ours, Profiled
+from bench.rounds.research import Research
+from bench.rounds.workloads import Workload, find, prepare
 
 WORKERS = 2  # that Nestling is measured with, beside one
 

@@ -1,5 +1,5 @@
 """Rounds: Nestling's beside bare training, a research loop, Flower's simulation and pfl, on the same clients."""
 
-from nestling.bench.rounds.measure import rounds
+from bench.rounds.measure import rounds
 
 __all__ = ["rounds"]

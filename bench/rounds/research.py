@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 
-from nestling.bench.rounds.client import Held, fit, training
-from nestling.bench.rounds.dictionaries import Average, cut, index_lists
+from bench.rounds.client import Held, fit, training
+from bench.rounds.dictionaries import Average, cut, index_lists
 from nestling.cut import submodel
 from nestling.local.norms import batch_norms, static
 from nestling.local.scaler import scale

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nestling.bench.figure import Figure, Table
-from nestling.bench.timing import side_by_side
+from bench.figure import Figure, Table
+from bench.timing import side_by_side
 from nestling.local.formats import fast_format
 from nestling.local.kn2row import Kn2row
 from nestling.local.norms import static, statistics

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from nestling.bench.apart import apart
-from nestling.bench.figure import Figure
+from bench.apart import apart
+from bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.local import Local

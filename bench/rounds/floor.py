@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nestling.bench.rounds.workloads import read
+from bench.rounds.workloads import read
 from nestling.local import Local
 from nestling.local.formats import fast_format
 from nestling.run.built import plain

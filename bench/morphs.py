@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from nestling.bench.figure import Figure
-from nestling.bench.timing import side_by_side
+from bench.figure import Figure
+from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.local import Local

@@ -1,6 +1,6 @@
 """How much faster cohorts train: the measurements behind ``cohort="auto"``.
 
-``python -m nestling.bench.cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
+``python -m bench.cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
 are trained in turn, on one thread; what is compared is the medians of *processor* seconds, which a busy machine
 stretches less than those of the clock.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import torch
 
-from nestling.bench.figure import Figure
-from nestling.bench.timing import side_by_side
+from bench.figure import Figure
+from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.heap import keep_freed_memory
 from nestling.local import Local
@@ -33,7 +33,7 @@ from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 
 SIZES = (2, 5, 10, 20, 50)
-COMMAND = "python -m nestling.bench.cohorts > nestling/run/cohorts.json"
+COMMAND = "python -m bench.cohorts > nestling/run/cohorts.json"
 
 
 @dataclass(frozen=True)

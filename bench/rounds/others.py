@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nestling.bench.rounds.contest import Contestant
+from bench.rounds.contest import Contestant
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Other:
     def start(self, workload: str, quick: bool) -> Contestant:
         """Start its program on a workload."""
         python = Path.cwd() / self.environment / "bin" / "python"  # not resolved: what it links to has no packages
-        return Contestant([str(python), self.program, workload, "quick" if quick else "full"], dict(self.variables))
+        return Contestant(
+            [str(python), "-P", self.program, workload, "quick" if quick else "full"], dict(self.variables)
+        )
 
 
 _OFFLINE = (

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 import torch
 
+from bench.figure import Figure
+from bench.timing import side_by_side
 from nestling.axes import trace
-from nestling.bench.figure import Figure
-from nestling.bench.timing import side_by_side
 from nestling.nets import build, example
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from nestling.bench.apart import machine
-from nestling.bench.cohorts import cohorts
-from nestling.bench.figure import Figure, Table
-from nestling.bench.formats import formats
-from nestling.bench.memory import memory
-from nestling.bench.merges import merges
-from nestling.bench.morphs import morphs
-from nestling.bench.populations import populations
-from nestling.bench.rounds import rounds
-from nestling.bench.submodels import submodels
-from nestling.bench.traces import traces
-from nestling.bench.workers import workers
+from bench.apart import machine
+from bench.cohorts import cohorts
+from bench.figure import Figure, Table
+from bench.formats import formats
+from bench.memory import memory
+from bench.merges import merges
+from bench.morphs import morphs
+from bench.populations import populations
+from bench.rounds import rounds
+from bench.submodels import submodels
+from bench.traces import traces
+from bench.workers import workers
 from nestling.errors import ConfigError, nearest
 
 Part = Callable[[bool], Iterator[Figure | Table]]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from bench.apart import apart, most_memory
+from bench.apart import memory as memory_now
+from bench.figure import Figure
+from bench.merges import MODEL
+from bench.timing import side_by_side
 from nestling.axes import trace
-from nestling.bench.apart import apart, most_memory
-from nestling.bench.apart import memory as memory_now
-from nestling.bench.figure import Figure
-from nestling.bench.merges import MODEL
-from nestling.bench.timing import side_by_side
 from nestling.cut import cost, submodel
 from nestling.methods.nefl_plans import nefl_plan
 from nestling.nets import build, example
