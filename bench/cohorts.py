@@ -21,8 +21,7 @@ from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.heap import keep_freed_memory
-from nestling.local import Local
-from nestling.local.grouped import Layout
+from nestling.kernels.grouped_layers import Layout
 from nestling.nets import example
 from nestling.run.built import built
 from nestling.run.cohorts import Row, Table
@@ -31,6 +30,7 @@ from nestling.run.jobs import Train, TrainMany
 from nestling.run.likeness import likeness
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 SIZES = (2, 5, 10, 20, 50)
 COMMAND = "python -m bench.cohorts > nestling/run/cohorts.json"

@@ -16,8 +16,8 @@ from torch import nn
 
 from bench.rounds.client import fit, training
 from bench.rounds.workloads import find, prepare
-from nestling.local.norms import static
-from nestling.local.scaler import scale
+from nestling.methods.parts.scaler import scale
+from nestling.methods.parts.static_norms import make_static
 from nestling.nets import MODELS, build
 from nestling.run.setting import Setting
 
@@ -50,7 +50,7 @@ def net(made: Setting, rate: float) -> nn.Module:
     narrow = [math.ceil(rate * math.ceil(settings.width * width)) for width in widths]
     model = build(settings.name, **{**settings.options, "widths": narrow})
     scale(model, made.axes, rate)
-    static(model)
+    make_static(model)
     return model
 
 

@@ -1,7 +1,7 @@
 """How much faster nets are with formats and kernels by layer, and statistics of norms over several batches at once.
 
-The choices behind them (`nestling.local.formats`) are fixed numbers, so that the same seed gives the same bytes on all
-machines of a kind. Which of them loses on this one is said in figures of their own.
+The choices behind them (`nestling.kernels.memory_format`) are fixed numbers, so that the same seed gives the same bytes
+on all machines of a kind. Which of them loses on this one is said in figures of their own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from bench.figure import Figure, Table
 from bench.timing import side_by_side
-from nestling.local.formats import fast_format
-from nestling.local.kn2row import Kn2row
-from nestling.local.norms import static, statistics
+from nestling.kernels.kn2row import Kn2row
+from nestling.kernels.memory_format import fast_format
+from nestling.methods.parts.static_norms import make_static, norm_sums
 from nestling.nets import build
 
 _BATCH, _BATCHES = 10, 10
@@ -115,7 +115,7 @@ def _verdict(name: str, ratios: dict[str, float]) -> Figure:
 
 def _ratios(name: str, size: int, share: int, repeats: int) -> tuple[float, ...]:
     plain = build(name, **({} if share == 1 else {"widths": tuple(width // share for width in _WIDTHS)}))
-    static(plain)
+    make_static(plain)
     laid, fast = copy.deepcopy(plain), copy.deepcopy(plain)
     images = torch.randn(_BATCH, 1 if name == "cnn" else 3, size, size)
     fast_format(laid)
@@ -126,7 +126,7 @@ def _ratios(name: str, size: int, share: int, repeats: int) -> tuple[float, ...]
         (lambda: _step(laid, images), lambda: _step(fast, images)),
         (lambda: _test(plain, images), lambda: _test(fast, images)),
         (lambda: _test(laid, images), lambda: _test(fast, images)),
-        (lambda: [statistics(fast, [batch]) for batch in batches], lambda: statistics(fast, batches)),
+        (lambda: [norm_sums(fast, [batch]) for batch in batches], lambda: norm_sums(fast, batches)),
     )
     return tuple(before / now for before, now in (side_by_side(*pair, repeats=repeats) for pair in pairs))
 

@@ -11,12 +11,12 @@ from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data.made_words import USERS as POPULATION
 from nestling.engines import LocalEngine
-from nestling.local import Local
 from nestling.run import Data, Experiment, FleetSettings, Model
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 
 def populations(quick: bool = False) -> Iterator[Figure]:

@@ -18,13 +18,13 @@ from bench.apart import apart
 from bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
-from nestling.local import Local
 from nestling.nets import build, example
 from nestling.run.config import Experiment, FleetSettings, Model
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 MODEL, BATCH, WORKERS = "resnet18", 10, 2
 

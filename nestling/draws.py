@@ -2,9 +2,9 @@
 
 That generator belongs to the whole process. Seeding it would change the numbers of whoever else draws from it at the
 same time: another run in another thread, or the caller. `drawing` therefore hands a generator of ours to every random
-operation of this thread, by a dispatch mode. Dropout layers of `nestling.local.dropout` ask for it themselves, so that
-the usual models do not pay for the mode. In processes of our own, where nobody else draws, PyTorch's generator is
-seeded, which costs nothing.
+operation of this thread, by a dispatch mode. Dropout layers of `nestling.kernels.seeded_dropout` ask for it themselves,
+so that the usual models do not pay for the mode. In processes of our own, where nobody else draws, PyTorch's generator
+is seeded, which costs nothing.
 
 One thing cannot be done this way: code that runs a forward pass again during the backward pass, such as gradient
 checkpointing, saves and restores PyTorch's generator to draw the same numbers twice. `no_draws` marks the backward

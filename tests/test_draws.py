@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nestling.draws import DrawnInBackward, counted_draws, current_generator, drawing, no_draws
-from nestling.local.dropout import Draws, SeededDropout, find_draws, seed_dropout
+from nestling.kernels.seeded_dropout import Draws, SeededDropout, find_draws, seed_dropout
 
 
 def every_random_operation():

@@ -10,12 +10,13 @@ from torch import nn
 
 import nestling
 from nestling import torch_private
+from nestling.client.sgd import Optimizer
 from nestling.cut import means
 from nestling.events import collect
-from nestling.local import Local, formats
-from nestling.local.descent import Descent
-from nestling.local.kn2row import can_be_products
-from nestling.local.speed_layers import speed_layers
+from nestling.kernels import memory_format as formats
+from nestling.kernels.kn2row import can_be_products
+from nestling.kernels.speed_layers import speed_layers
+from nestling.settings import Local
 
 CACHES = (torch_private._chosen, torch_private.has_fused_sgd, torch_private.knows_transforms)
 FOREACH = list(torch_private._LOOPS)
@@ -72,11 +73,10 @@ def trained(dtype, clip):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4)).to(dtype)
     model[0].to(memory_format=torch.channels_last)
-    descent = Descent(list(model.parameters()), Local(momentum=0.9, weight_decay=0.01), lr=0.1)
+    optimizer = Optimizer(list(model.parameters()), Local(momentum=0.9, weight_decay=0.01, clip=clip), lr=0.1)
     for step in range(3):
         inputs = torch.arange(64, dtype=dtype).add(step).sin().view(2, 2, 4, 4)
-        model(inputs).square().sum().backward()
-        descent.step(clip)
+        optimizer.step(model(inputs).square().sum())
     room = means.room_for(model.state_dict(), model.state_dict())
     mean = means.Mean(room, None, model.state_dict())
     for share in (1.0, 3.0):

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 
 from nestling.data import TextShares
-from nestling.local import Local
-from nestling.local.batches import batches
+from nestling.data.batches import batches
 from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
+from nestling.settings import Local
 
 Batch = tuple[Tensor, Tensor]
 

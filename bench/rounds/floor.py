@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.rounds.workloads import read
-from nestling.local import Local
-from nestling.local.formats import fast_format
+from nestling.kernels.memory_format import fast_format
 from nestling.run.built import plain
 from nestling.run.setting import Setting
+from nestling.settings import Local
 
 Batch = tuple[Tensor, Tensor]
 

@@ -21,8 +21,9 @@ from torch.utils.data import Dataset as Samples
 from bench.rounds.client import Held, fit, training
 from bench.rounds.dictionaries import Average, cut, index_lists
 from nestling.cut import submodel
-from nestling.local.norms import batch_norms, static
-from nestling.local.scaler import scale
+from nestling.kernels.batch_norms import batch_norms
+from nestling.methods.parts.scaler import scale
+from nestling.methods.parts.static_norms import make_static
 from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
 
@@ -56,7 +57,7 @@ class Research:
             model = submodel(copy.deepcopy(self.model), made.axes, made.submodel(ratio))
             model.load_state_dict(cut(whole, self._lists[ratio]))
             scale(model, made.axes, ratio)
-            static(model)
+            make_static(model)
             fit(model, training(made, client, self.round), made.experiment.local)
             average.add(model.state_dict(), self._lists[ratio])
         self.model.load_state_dict(average.value())

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from nestling.data import AUGMENT, Text, TextShares, Vocabulary, from_arrays
+from nestling.data.batches import batches
 from nestling.errors import ConfigError, nearest
-from nestling.local import Local
-from nestling.local.batches import batches
 from nestling.nets import MODELS
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.seeds import torch_stream
+from nestling.settings import Local
 
 _LENGTH = 64  # words of a sequence
 

@@ -107,7 +107,7 @@ def _speed_layers() -> dict[str, str]:
     """Which parts that make training fast or safe are in use here, and why."""
     import torch  # noqa: PLC0415
 
-    from nestling.local.speed_layers import speed_layers  # noqa: PLC0415
+    from nestling.kernels.speed_layers import speed_layers  # noqa: PLC0415
 
     onednn = "on" if torch.backends.mkldnn.is_available() else "off: this PyTorch was built without it"
     layers = {layer.name: f"{'on' if layer.on else 'off'}: {layer.reason}" for layer in speed_layers()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
-from nestling.local import Local
+from nestling.settings import Local
 
 State = Mapping[str, Tensor]
 

@@ -16,7 +16,8 @@ Departures
   nearest to it, and at least the first.
 - The classifier that teaches is held fixed: each learns from what the others say, and none changes in order to be
   learned from. NeFL calls it "self-distillation", in which a teacher is given.
-- Norms are static (`nestling.local.norms`), and shared also in ``plain``, where NeFL gave each sub-model its own.
+- Norms are static (`nestling.methods.parts.static_norms`), and shared also in ``plain``, where NeFL gave each sub-model
+  its own.
 - FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option, and off unless asked for: NeFL
   compares DepthFL without it.
 """
@@ -37,10 +38,10 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import gone
 from nestling.errors import MethodError, nearest
-from nestling.local import Learner
-from nestling.local.losses import masked
+from nestling.methods.context import Learner
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method, Turn
+from nestling.methods.parts.losses import masked
 
 Variant = Literal["full", "plain"]
 _NEEDS = "depthfl needs a model with a classifier after every stage, such as 'resnet18-exits'"

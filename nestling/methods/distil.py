@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from nestling.data.batches import batches
 from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
-from nestling.local.batches import batches
-from nestling.local.dropout import find_draws, seed_dropout
-from nestling.local.norms import averaged, keep_frozen, static, statistics
+from nestling.kernels.batch_norms import keep_frozen
+from nestling.kernels.seeded_dropout import find_draws, seed_dropout
 from nestling.methods.between import Between
+from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
 from nestling.methods.soft_masks import Masks, logistic
 from nestling.safe_kernels import SafeKernels, guard
 
@@ -126,7 +127,7 @@ def _distil(
     model.load_state_dict(dict(begun.weights))
     model.train()
     keep_frozen(model)
-    static(model)
+    make_static(model)
     weights = {
         name: begun.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
         for name, parameter in model.named_parameters()
@@ -197,5 +198,5 @@ def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tens
     keep_frozen(model)
     state = model.state_dict()
     with SafeKernels():
-        told = averaged([statistics(model, parts)])
+        told = mean_statistics([norm_sums(model, parts)])
     return {name: told[name].to(value.dtype) if name in told else value for name, value in state.items()}

@@ -2,8 +2,8 @@
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 
-Departures: none known. Norms are static, as in all methods here (see nestling.local.norms). For the papers' baseline
-"everybody trains the smallest model", set ``model.width`` to that level.
+Departures: none known. Norms are static, as in all methods here (see nestling.methods.parts.static_norms). For the
+papers' baseline "everybody trains the smallest model", set ``model.width`` to that level.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from nestling.errors import MethodError
-from nestling.local import Learner, Loss
 from nestling.methods.between import After, Between, State
+from nestling.methods.context import Learner
 from nestling.methods.method import Method
+from nestling.methods.parts.losses import Loss
 
 _KIND = "feddyn/"  # in front of a tensor's name: what is remembered of it
 

@@ -43,8 +43,8 @@ from torch import Tensor
 
 from nestling.cut import Plan, extract, submodel
 from nestling.cut.extract import cuts
+from nestling.data.batches import batches
 from nestling.errors import MethodError
-from nestling.local.batches import batches
 from nestling.methods.between import After, Between, State
 from nestling.methods.distil import Distillation, Distilled, distil, said, with_statistics
 from nestling.methods.method import Method, Turn

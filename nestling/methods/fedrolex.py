@@ -9,7 +9,7 @@ Departures
 - Every coordinate is the mean of its clients; the authors' code weights norms and linear layers by client order.
 - Over a period all units are trained alike with step 1; with other steps only where the step shares no factor with the
   axis's size (or one that divides the window).
-- Testing uses statistics of the clients (see nestling.local.norms), not those of test batches.
+- Testing uses statistics of the clients (see nestling.methods.parts.static_norms), not those of test batches.
 """
 
 from __future__ import annotations

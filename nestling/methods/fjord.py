@@ -5,8 +5,8 @@ NeurIPS 2021.
 
 Departures
 ----------
-- Statistics of norms are those of each width, because they are asked for per tested sub-model (nestling.local.norms);
-  affine parameters are shared by slice.
+- Statistics of norms are those of each width, because they are asked for per tested sub-model
+  (nestling.methods.parts.static_norms); affine parameters are shared by slice.
 - Weight decay and momentum act on all weights of the client's sub-model, also on those outside the width of the batch.
 - Distillation uses temperature 1 and equal weights of the two terms (§3.3 leaves both open).
 """
@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from nestling.errors import MethodError
-from nestling.local import Learner, cross_entropy
-from nestling.local.losses import entropy, masked
-from nestling.local.narrow import narrower
+from nestling.methods.context import Learner
 from nestling.methods.method import Method, prefix
+from nestling.methods.parts.losses import cross_entropy, entropy, masked
+from nestling.methods.parts.nested_submodel import narrower
 
 
 def ordered_dropout(

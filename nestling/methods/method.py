@@ -16,8 +16,9 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.cut import Plan, plan
 from nestling.cut.extract import Same
-from nestling.local import Learner, Loss, cross_entropy
 from nestling.methods.between import After, Between, State
+from nestling.methods.context import Learner
+from nestling.methods.parts.losses import Loss, cross_entropy
 
 
 @dataclass(frozen=True)

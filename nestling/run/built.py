@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from nestling.cut import Plan, submodel
-from nestling.local.dropout import seed_dropout
-from nestling.local.formats import fast_format
-from nestling.local.norms import keep_frozen, static
-from nestling.local.scaler import scale
+from nestling.kernels.batch_norms import keep_frozen
+from nestling.kernels.memory_format import fast_format
+from nestling.kernels.seeded_dropout import seed_dropout
+from nestling.methods.parts.scaler import scale
+from nestling.methods.parts.static_norms import make_static
 from nestling.run.setting import Setting
 from nestling.safe_kernels import guard
 
@@ -43,5 +44,5 @@ def plain(setting: Setting, plan: Plan, ratio: float) -> nn.Module:
     if setting.method.scaler:
         scale(model, setting.axes, ratio)
     if setting.method.static:
-        static(model)
+        make_static(model)
     return model

@@ -5,8 +5,8 @@ pays. It never depends on the number of workers, so that the same seed gives the
 
 ``cohort="auto"`` asks the table beside this file, cohorts.json, which was measured by the command it names: the row of
 the model most like this one tells how much faster cohorts of some sizes are. Whether a model can be trained so at all
-is found by trial (`nestling.local.trial`). Of other clients, small ones share a job, as sending a message and merging
-its answer takes as long as some steps.
+is found by trial (`nestling.client.grouped.trial`). Of other clients, small ones share a job, as sending a message and
+merging its answer takes as long as some steps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from nestling.client.grouped.trial import SAMPLES, verdict
 from nestling.cut import Plan
 from nestling.data import TextShares
 from nestling.fleet import TRAINING
-from nestling.local import cross_entropy
-from nestling.local.grouped import Layout
-from nestling.local.trial import SAMPLES, verdict
+from nestling.kernels.grouped_layers import Layout
+from nestling.methods.parts.losses import cross_entropy
 from nestling.run.built import built, shape_of
 from nestling.run.jobs import Train, TrainMany
 from nestling.run.likeness import likeness

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import tomli_w
 
+from nestling.client.sgd import Precision, half_of
 from nestling.data.partition import MOST_ALIKE
 from nestling.errors import ConfigError, first_line, nearest
-from nestling.local import Local
-from nestling.local.device import named_device
-from nestling.local.steps import Precision, half_of
+from nestling.kernels.device import named_device
 from nestling.methods.server import Server
 from nestling.run.validation import built, check, shown
+from nestling.settings import Local
 from nestling.upload import Upload
 
 _MOST = 10**9  # of anything that is only compared or counted: far beyond any experiment, and exact in any format

@@ -3,7 +3,7 @@
 Global accuracy is that of the whole model on the test set. Local accuracy is over clients' shares of the test set, each
 sample predicted among the classes that its client holds, averaged over samples. Where clients have models of their own
 (private tensors), both are means over those models. Of language models, sums over positions are told instead of logits,
-which would be far too many, and there is no local accuracy; `nestling.local.words` says which figures they give.
+which would be far too many, and there is no local accuracy; `nestling.tasks.language` says which figures they give.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from nestling.cut import Plan
 from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import TrainingError
-from nestling.local.words import Sums, added
 from nestling.run.jobs import State, Test, TestOwn
 from nestling.run.ready import all_replies, ready, shared, sizes, statistics_batch
 from nestling.run.server import Server
 from nestling.run.setting import Setting
 from nestling.run.slices import Slices
+from nestling.tasks.language import Sums, added
 
 __all__ = ["evaluate", "ready", "score"]
 

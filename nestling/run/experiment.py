@@ -23,7 +23,7 @@ from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError
 from nestling.events import EventLog, report
 from nestling.files import write_whole
-from nestling.local.device import find_device
+from nestling.kernels.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.changes import check_rounds, check_settings

@@ -16,7 +16,8 @@ from nestling.axes import AxisMap
 from nestling.axes.dims import leaves
 from nestling.cut import Plan
 from nestling.cut.extract import cuts
-from nestling.local.norms import STATISTICS, has_frozen_weights
+from nestling.kernels.batch_norms import has_frozen_weights
+from nestling.methods.parts.static_norms import STATISTICS
 
 
 def frozen_names(model: nn.Module) -> frozenset[str]:

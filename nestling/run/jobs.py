@@ -10,9 +10,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from nestling.client.train import Progress
 from nestling.cut import Plan
-from nestling.local.grouped import Layout
-from nestling.local.train import Progress
+from nestling.kernels.grouped_layers import Layout
 
 State = dict[str, Tensor]
 

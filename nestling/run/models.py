@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nestling.cut import Plan
 from nestling.draws import process_is_ours
-from nestling.local.dropout import Draws, find_draws
+from nestling.kernels.seeded_dropout import Draws, find_draws
 from nestling.run.built import built, shape_of
 from nestling.run.jobs import State
 from nestling.run.setting import Setting

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from nestling.client.train import summed
 from nestling.cut.means import Mean, room_for
-from nestling.local.train import summed
 from nestling.run.jobs import Update
 
 
@@ -16,7 +16,7 @@ def pooled(updates: Sequence[Update], weights: Sequence[float]) -> Update:
     """Return the mean of some updates that have one plan, of which each counts so much; of counters, the highest.
 
     >>> from nestling.cut import Plan
-    >>> from nestling.local.train import Progress
+    >>> from nestling.client.train import Progress
     >>> parts = [Update((k,), Plan(), None, {"bias": torch.full((2,), float(k))}, Progress(5, 2.0, 1)) for k in (1, 4)]
     >>> pooled(parts, [2, 1]).clients, pooled(parts, [2, 1]).state
     ((1, 4), {'bias': tensor([2., 2.])})

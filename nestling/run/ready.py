@@ -8,7 +8,7 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.local.norms import averaged
+from nestling.methods.parts.static_norms import mean_statistics
 from nestling.run.jobs import Gather, State
 from nestling.run.replies import replies
 from nestling.run.server import Server
@@ -38,7 +38,7 @@ def ready(
     for job, told in zip(jobs, all_replies(engine, jobs, sizes(setting, jobs, amounts)), strict=True):
         parts[job.plan].append(told)
     for plan, state in states.items():
-        for name, value in averaged(parts[plan]).items():
+        for name, value in mean_statistics(parts[plan]).items():
             state[name] = value.to(state[name].dtype)
     return states | dict(given or {})
 

@@ -13,20 +13,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.sgd import half_of
+from nestling.client.train import Progress, summed, train
 from nestling.cut import Plan
 from nestling.data import AUGMENT, TextShares
+from nestling.data.batches import batches
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError, first_line
 from nestling.events import report
-from nestling.local import Learner, train
-from nestling.local.batches import batches
-from nestling.local.cohort import Member, train_together
-from nestling.local.device import find_device
-from nestling.local.grouped import Grouped, Layout
-from nestling.local.norms import averaged, statistics
-from nestling.local.steps import half_of
-from nestling.local.train import Progress, summed
-from nestling.local.words import Sums, added
+from nestling.kernels.device import find_device
+from nestling.kernels.grouped_layers import Grouped, Layout
+from nestling.methods.context import Learner
+from nestling.methods.parts.static_norms import mean_statistics, norm_sums
 from nestling.run.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
 from nestling.run.models import Models
 from nestling.run.pooled import pooled
@@ -34,6 +33,7 @@ from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
 from nestling.seeds import derive, numpy_stream, torch_stream
+from nestling.tasks.language import Sums, added
 
 _AT_ONCE = 2**22  # values of a client's images that are made ready at once: 16 MiB
 _SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # what was found of a model while it trained
@@ -254,7 +254,7 @@ class Workshop:
         own = job.state | job.own
         model = self._models.get(job.plan, own).model
         if self._setting.statistics:
-            told = averaged([self._statistics(model, [job.client], job.batch)])
+            told = mean_statistics([self._statistics(model, [job.client], job.batch)])
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model = self._models.get(job.plan, state).model
         model.eval()
@@ -330,7 +330,7 @@ class Workshop:
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
         parts = chain.from_iterable(self._inputs(client, batch) for client in clients)
-        return statistics(model, parts, join=self._fast)
+        return norm_sums(model, parts, join=self._fast)
 
     def _inputs(self, client: int, batch: int) -> Iterator[Tensor]:
         """A client's samples in batches, as a model reads them."""

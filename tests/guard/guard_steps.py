@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import nestling
+from nestling.client.grouped.trial import verdict
+from nestling.client.train import train
 from nestling.data import Dataset, Partition
-from nestling.local import Learner, Local, train
-from nestling.local.trial import verdict
+from nestling.methods.context import Learner
+from nestling.methods.parts.losses import cross_entropy
 from nestling.nets import MODELS, build
 from nestling.run.built import built
 from nestling.run.config import Data, Experiment, FleetSettings, Model
@@ -24,6 +26,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 from nestling.seeds import torch_stream
+from nestling.settings import Local
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 COHORTS = (1, 2, 5)
@@ -183,7 +186,7 @@ def close(found, wanted, start, what):
 def train_images(name):
     made = setting_of(name)
     workshop, server = Workshop(made), Server.start(made, None)
-    together = made.method.loss is nestling.local.cross_entropy
+    together = made.method.loss is cross_entropy
     narrow = nestling.plan(made.axes, LEVELS["c"], key="c")
     model, samples = built(made, narrow, LEVELS["c"]), (made.dataset.inputs[:5], made.dataset.targets[:5])
     layout = verdict(model, *samples).layout if together else None

@@ -8,7 +8,7 @@ from torch import nn
 
 import nestling
 from nestling import Plan
-from nestling.local import Learner
+from nestling.methods.context import Learner
 from nestling.nets import build
 
 # Narrow and on small inputs; dropout is off where two runs are compared.

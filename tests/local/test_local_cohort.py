@@ -11,13 +11,15 @@ from local_cases import inputs_of, net_of
 from torch import nn
 
 import nestling
+from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.grouped.trial import verdict
+from nestling.client.train import train
 from nestling.errors import TrainingError
-from nestling.local import Learner, Local, train
-from nestling.local.cohort import Member, train_together
-from nestling.local.grouped import Grouped, obstacle
-from nestling.local.norms import static
-from nestling.local.scaler import scale
-from nestling.local.trial import verdict
+from nestling.kernels.grouped_layers import Grouped, obstacle
+from nestling.methods.context import Learner
+from nestling.methods.parts.scaler import scale
+from nestling.methods.parts.static_norms import make_static
+from nestling.settings import Local
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=25, database=None)
 NORMS = ({"norm": kind, "widths": (8, 8, 8, 8)} for kind in ("gn", "ln", "in", "none"))
@@ -138,7 +140,7 @@ def test_a_cohort_is_its_clients_one_by_one(how, mu, counts, masked, tracks, lay
     # of a batch of two, a batch norm leaves gradients that are rounding errors, which Adam makes as large as any other
     model = perceptron(norm=how.optimizer == "sgd")
     if not tracks:
-        static(model)
+        make_static(model)
     labels = [None if k == 1 else torch.tensor([k % 4, 3]) for k in range(len(counts))] if masked else None
     assert_same(*both(model, counts, how, labels=labels, mu=mu, layout=layout))
 
@@ -154,7 +156,7 @@ def test_models_train_together_as_alone(name, options):
     net, axes = net_of(name, **options)
     model = nestling.submodel(net, axes, nestling.plan(axes, 0.5))
     scale(model, axes, 0.5)
-    static(model)
+    make_static(model)
     how = Local(epochs=2, batch=4)
     assert_same(*both(model, (9, 12, 6), how, classes=3, inputs=inputs_of(name, count=12)))
 

@@ -1,4 +1,4 @@
-"""Gradient descent by the kernel itself: the steps of PyTorch's optimiser."""
+"""Gradient descent by the kernel itself: the steps of PyTorch's optimizer."""
 
 import pytest
 import torch
@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nestling.local import Local
-from nestling.local.descent import Descent
+from nestling.client.sgd import Optimizer
+from nestling.kernels.fused_sgd import FusedSGD, can_step
+from nestling.settings import Local
 
 SHAPES = [(3, 4), (5,), (2, 3, 2, 2), ()]
 
@@ -33,14 +34,13 @@ def pull(parameters, step, used):
 def test_its_steps_are_those_of_pytorch(momentum, decay, clip, use, dtype):
     how = Local(momentum=momentum, weight_decay=decay, clip=clip)
     ours, theirs = weights(1, dtype), weights(1, dtype)
-    descent = Descent(ours, how, 0.05)
-    assert descent.torch is None
+    stepping = Optimizer(ours, how, 0.05)
+    assert can_step(ours)
     optimizer = torch.optim.SGD(theirs, lr=0.05, momentum=momentum, weight_decay=decay, fused=False)
     for step, used in enumerate(use):
         if not used:
             continue
-        pull(ours, step, used).backward()
-        descent.step(clip)
+        stepping.step(pull(ours, step, used))
         optimizer.zero_grad()
         pull(theirs, step, used).backward()
         if clip:
@@ -55,27 +55,19 @@ def test_its_steps_are_those_of_pytorch(momentum, decay, clip, use, dtype):
 def test_without_gradients_nothing_moves():
     ours = weights(2)
     before = [one.detach().clone() for one in ours]
-    Descent(ours, Local(), 0.1).step(1.0)
+    FusedSGD(ours, 0.1, momentum=0.9).step(1.0)
     assert all(torch.equal(one, old) for one, old in zip(ours, before, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("parameters", "how", "direct"),
-    [
-        (weights(0), Local(optimizer="adam"), True),
-        ([*weights(0, torch.float32), *weights(0)], Local(), True),
-        (weights(0, torch.bfloat16), Local(), True),
-        (weights(0), Local(), False),
-    ],
-)
-def test_what_the_kernel_does_not_take_goes_through_pytorch(parameters, how, direct):
-    assert Descent(parameters, how, 0.1, direct).torch is not None
+@pytest.mark.parametrize("parameters", [[*weights(0, torch.float32), *weights(0)], weights(0, torch.bfloat16)])
+def test_the_kernel_does_not_take_other_types(parameters):
+    assert not can_step(parameters)
 
 
 def test_gradients_of_an_earlier_round_are_forgotten():
     ours = weights(3)
     pull(ours, 1, {0, 1}).backward()
-    Descent(ours, Local(), 0.1)
+    Optimizer(ours, Local(), 0.1)
     assert all(one.grad is None for one in ours)
 
 
@@ -83,13 +75,11 @@ def test_narrowed_it_goes_on_with_the_first_clients():
     """Momenta of clients that are done are left behind."""
     stacked = nn.Parameter(torch.ones(3, 2))
     whole = stacked.data
-    descent = Descent([stacked], Local(momentum=0.5, weight_decay=0.0), 1.0)
-    stacked.sum().backward()
-    descent.step()
-    stacked.grad, stacked.data = None, whole[:2]
-    descent.narrow(2)
-    stacked.sum().backward()
-    descent.step()
+    optimizer = Optimizer([stacked], Local(momentum=0.5, weight_decay=0.0, clip=0.0), 1.0)
+    optimizer.step(stacked.sum())
+    stacked.data = whole[:2]
+    optimizer.narrow(2)
+    optimizer.step(stacked.sum())
     assert whole.tolist() == [[-1.5, -1.5], [-1.5, -1.5], [0.0, 0.0]]
 
 
@@ -98,10 +88,9 @@ def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it
     how, room, told, places = Local(momentum=0.9), [], [], []
     for shared in (None, room, room):
         ours = weights(4)
-        descent = Descent(ours, how, 0.1, room=shared)
+        optimizer = Optimizer(ours, how, 0.1, buffers=shared)
         for step in (0, 1):
-            pull(ours, step, used).backward()
-            descent.step(1.0)
+            optimizer.step(pull(ours, step, used))
         told.append([one.detach().clone() for one in ours])
         places.append([one.data_ptr() for one in room])
     assert len(room) == len(SHAPES)
@@ -113,9 +102,7 @@ def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it
 def test_room_of_another_shape_or_order_in_memory_is_not_used():
     how, room = Local(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
     ours = [nn.Parameter(torch.ones(3, 2).t()), nn.Parameter(torch.ones(5))]
-    descent = Descent(ours, how, 0.1, room=room)
-    (ours[0].sum() + ours[1].sum()).backward()
-    descent.step()
+    Optimizer(ours, how, 0.1, buffers=room).step(ours[0].sum() + ours[1].sum())
     assert [one.stride() for one in room] == [one.stride() for one in ours]
 
 
@@ -133,14 +120,13 @@ LAYOUTS = {
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_weights_may_lie_in_memory_in_any_order(layout, optimizer, clip):
     """The kernel goes through memory as if all tensors lay alike: where they do not, it would mix them up."""
-    how = Local(optimizer=optimizer, momentum=0.9)
+    how = Local(optimizer=optimizer, momentum=0.9, clip=clip)
     ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
     slopes = torch.randn(ours.shape, dtype=torch.float64)
-    two = [Descent([one], how, 0.1) for one in (ours, theirs)]
+    two = [Optimizer([one], how, 0.1) for one in (ours, theirs)]
     for _ in range(3):
-        for one, descent in zip((ours, theirs), two, strict=True):
-            (one * slopes).sum().backward()
-            descent.step(clip)
+        for one, stepping in zip((ours, theirs), two, strict=True):
+            stepping.step((one * slopes).sum())
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -148,7 +134,6 @@ def test_weights_may_lie_in_memory_in_any_order(layout, optimizer, clip):
 def test_gradients_may_lie_otherwise_than_weights(layout):
     ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
     for one in (ours, theirs):
-        descent = Descent([one], Local(momentum=0.9), 0.1)
         one.grad = torch.arange(one.numel(), dtype=torch.float64).view(one.shape)
-        descent.step()
+        FusedSGD([one], 0.1, momentum=0.9).step()
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

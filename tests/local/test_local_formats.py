@@ -7,9 +7,9 @@ import torch
 from local_cases import inputs_of, net_of
 from torch import nn
 
-from nestling.local import formats
-from nestling.local.formats import fast_format
-from nestling.local.kn2row import Kn2row
+from nestling.kernels import memory_format as formats
+from nestling.kernels.kn2row import Kn2row
+from nestling.kernels.memory_format import fast_format
 
 
 def products_in(model):

@@ -11,13 +11,14 @@ from local_cases import inputs_of, net_of
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from nestling.local import formats, kn2row
-from nestling.local.cohort import Member, train_together
-from nestling.local.config import Local
-from nestling.local.formats import fast_format
-from nestling.local.grouped import Grouped
-from nestling.local.kn2row import Kn2row, _derivatives, can_be_products
-from nestling.local.trial import verdict
+from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.grouped.trial import verdict
+from nestling.kernels import kn2row
+from nestling.kernels import memory_format as formats
+from nestling.kernels.grouped_layers import Grouped
+from nestling.kernels.kn2row import Kn2row, _derivatives, can_be_products
+from nestling.kernels.memory_format import fast_format
+from nestling.settings.local_training import Local
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=150, database=None)
 SIZE = st.integers(1, 6)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from local_cases import alone, inputs_of, learner_of, net_of
 
 from nestling.errors import TrainingError
-from nestling.local import cross_entropy
-from nestling.local.losses import masked, right
+from nestling.kernels.cross_entropy import correct
+from nestling.methods.parts.losses import cross_entropy, masked
 
 
 @settings(deadline=None, derandomize=True, max_examples=15, database=None)
@@ -84,5 +84,5 @@ def test_an_answer_is_right_where_the_first_of_the_highest_logits_is_the_targets
     )
     targets[targets < 0] = -100
     before = targets.clone()
-    assert torch.equal(right(logits, targets), logits.argmax(-1) == targets)
+    assert torch.equal(correct(logits, targets), logits.argmax(-1) == targets)
     assert torch.equal(targets, before)

@@ -13,8 +13,8 @@ from torch.func import functional_call
 import nestling
 from nestling import Plan
 from nestling.errors import PlanError
-from nestling.local.narrow import narrower
-from nestling.local.norms import static
+from nestling.methods.parts.nested_submodel import narrower
+from nestling.methods.parts.static_norms import make_static
 
 NETS = ["mlp", "lstm", "cnn", "preresnet18", "vit-tiny", "transformer-mlm"]
 
@@ -22,13 +22,13 @@ NETS = ["mlp", "lstm", "cnn", "preresnet18", "vit-tiny", "transformer-mlm"]
 def compare(net, axes, inputs, ratio, width):
     """The narrower model of a client and the sub-model cut from the whole net: the same numbers, the same gradients."""
     learner = learner_of(net, axes, ratio)
-    static(learner.model)
+    make_static(learner.model)
     state = copy.deepcopy(learner.model.state_dict())
     small, weights = narrower(learner, width)
     found = functional_call(small, weights, (inputs,))
     plan = nestling.plan(axes, width)
     explicit = nestling.submodel(net, axes, plan).train()
-    static(explicit)
+    make_static(explicit)
     wanted = explicit(inputs)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
     found.square().sum().backward()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from local_cases import inputs_of, learner_of, net_of
 from torch import nn
 
-from nestling.local.norms import averaged, batch_norms, static, statistics
+from nestling.kernels.batch_norms import batch_norms
+from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
 
 
 class Mixed(nn.Module):
@@ -74,43 +75,43 @@ def test_as_torch_averages(name, after):
     model, batches = case_of(name, [5, 5, 3, 4])
     wanted = cumulative(model, batches)
     if after != "fresh":
-        static(model)
+        make_static(model)
     if after == "asked before":
-        statistics(model, [batch * 100 for batch in batches])
-    sums, count = statistics(model, iter(batches))
+        norm_sums(model, [batch * 100 for batch in batches])
+    sums, count = norm_sums(model, iter(batches))
     assert count == 4
     assert all(value.dtype == torch.float64 for value in sums.values())
-    close(averaged([(sums, count)]), wanted)
+    close(mean_statistics([(sums, count)]), wanted)
 
 
 @settings(deadline=None, derandomize=True, max_examples=12, database=None)
 @given(st.lists(st.tuples(st.integers(2, 5), st.integers(0, 3)), min_size=1, max_size=8))
 def test_it_does_not_matter_who_holds_which_batch(dealt):
     model, batches = case_of("cnn", [size for size, _ in dealt])
-    whole = averaged([statistics(copy.deepcopy(model), batches)])
+    whole = mean_statistics([norm_sums(copy.deepcopy(model), batches)])
     parts = [
-        statistics(model, [batch for batch, (_, owner) in zip(batches, dealt, strict=True) if owner == client])
+        norm_sums(model, [batch for batch, (_, owner) in zip(batches, dealt, strict=True) if owner == client])
         for client in range(4)
     ]
     assert sum(count for _, count in parts) == len(dealt)
-    close(averaged(parts), whole)
-    close(averaged(reversed(parts)), whole)
+    close(mean_statistics(parts), whole)
+    close(mean_statistics(reversed(parts)), whole)
 
 
 def test_what_was_there_before_does_not_matter():
     model, batches = case_of("preresnet18", [4, 4])
-    wanted = statistics(copy.deepcopy(model), batches)[0]
+    wanted = norm_sums(copy.deepcopy(model), batches)[0]
     for _, norm in batch_norms(model):
         norm.running_mean.fill_(1e9)
         norm.running_var.fill_(1e9)
-    close(statistics(model, batches)[0], wanted)
+    close(norm_sums(model, batches)[0], wanted)
 
 
 def test_everything_else_is_as_before():
     model, batches = case_of("mixed", [4, 3])
     before = copy.deepcopy(model.state_dict())
     random = torch.get_rng_state()
-    sums, _ = statistics(model, batches)
+    sums, _ = norm_sums(model, batches)
     assert torch.equal(torch.get_rng_state(), random)  # no dropout
     assert {name.rpartition(".")[0] for name in sums} == {"layers.1", "layers.6"}
     counters = {f"layers.{k}.num_batches_tracked" for k in (1, 6)}
@@ -122,9 +123,9 @@ def test_everything_else_is_as_before():
 
 def test_static_norms_use_the_batch_in_training_and_their_statistics_in_tests():
     model, (batch, other) = case_of("cnn", [5, 5])
-    told = averaged([statistics(model, [other])])
+    told = mean_statistics([norm_sums(model, [other])])
     model.load_state_dict(model.state_dict() | told)
-    static(model)
+    make_static(model)
     plain = copy.deepcopy(model)
     for _, norm in batch_norms(plain):
         norm.track_running_stats = True
@@ -142,9 +143,9 @@ def test_static_norms_use_the_batch_in_training_and_their_statistics_in_tests():
 
 def test_a_model_without_batch_norms_tells_nothing():
     net, axes = net_of("vit-tiny")
-    sums, count = statistics(learner_of(net, axes, 0.5).model, [inputs_of("vit-tiny")])
+    sums, count = norm_sums(learner_of(net, axes, 0.5).model, [inputs_of("vit-tiny")])
     assert (sums, count) == ({}, 1)
-    assert averaged([(sums, count)]) == {}
+    assert mean_statistics([(sums, count)]) == {}
 
 
 def test_a_norm_that_is_used_twice_tells_of_both_uses():
@@ -158,7 +159,7 @@ def test_a_norm_that_is_used_twice_tells_of_both_uses():
 
     model, batches = Twice().double(), [torch.randn(4, 3, dtype=torch.float64) * 5 for _ in range(3)]
     wanted = cumulative(model, batches)
-    close(averaged([statistics(model, batches)]), wanted)
+    close(mean_statistics([norm_sums(model, batches)]), wanted)
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -166,9 +167,9 @@ def test_asking_for_statistics_leaves_norms_as_they_were(held):
     """A model that was asked is trained again: static norms must stay static, others must keep their momentum."""
     model = Mixed()
     if held:
-        static(model)
+        make_static(model)
     before = [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)]
-    statistics(model, [torch.randn(4, 2, 9, dtype=torch.float64)])
+    norm_sums(model, [torch.randn(4, 2, 9, dtype=torch.float64)])
     assert [(norm.track_running_stats, norm.momentum) for _, norm in batch_norms(model)] == before
 
 
@@ -208,11 +209,11 @@ def steps_first(x):
 def test_batches_run_together_only_where_samples_do_not_meet(between, together):
     model, batches = Counted(between), [torch.randn(4, 6, dtype=torch.float64) for _ in range(3)]
     torch.manual_seed(2)
-    found = statistics(model, batches)
+    found = norm_sums(model, batches)
     ran = model.forwards[:]
     torch.manual_seed(2)
     wanted = cumulative(model, batches)
-    close(averaged([found]), wanted)
+    close(mean_statistics([found]), wanted)
     assert found[1] == 3
     assert ran == ([12] if together else [4, 4, 4])
 
@@ -221,15 +222,15 @@ def test_rows_that_leave_their_batch_are_not_told_of_together():
     model, batches = Counted(steps_first), [torch.randn(4, 6, dtype=torch.float64) for _ in range(2)]
     wanted = cumulative(model, batches)
     model.forwards.clear()
-    close(averaged([statistics(model, batches)]), wanted)
+    close(mean_statistics([norm_sums(model, batches)]), wanted)
     assert model.forwards == [4, 4]
 
 
 def test_samples_that_are_all_alike_do_not_hide_that_they_meet():
     model = Counted(lambda x: x * x.square().mean(0))
-    assert statistics(model, [torch.zeros(4, 6, dtype=torch.float64)] * 2)[1] == 2  # found out here …
+    assert norm_sums(model, [torch.zeros(4, 6, dtype=torch.float64)] * 2)[1] == 2  # found out here …
     batches = [torch.randn(4, 6, dtype=torch.float64) for _ in range(2)]
-    close(averaged([statistics(model, batches)]), cumulative(model, batches))  # … and held against it here
+    close(mean_statistics([norm_sums(model, batches)]), cumulative(model, batches))  # … and held against it here
 
 
 def test_weights_of_zero_do_not_hide_that_samples_meet():
@@ -243,10 +244,10 @@ def test_weights_of_zero_do_not_hide_that_samples_meet():
 
     model = Counted(Gated()).double()
     batches = [torch.randn(4, 6, dtype=torch.float64) ** k for k in (1, 2, 3)]
-    statistics(model, batches)
+    norm_sums(model, batches)
     with torch.no_grad():
         model.between.gate.fill_(1.0)
-    close(averaged([statistics(model, batches)]), cumulative(model, batches))
+    close(mean_statistics([norm_sums(model, batches)]), cumulative(model, batches))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -254,15 +255,15 @@ def test_weights_that_are_no_numbers_do_not_decide(value):
     model = Counted(torch.relu)
     with torch.no_grad():
         model.linear.weight[0] = value
-    statistics(model, [torch.randn(4, 6, dtype=torch.float64)] * 2)
+    norm_sums(model, [torch.randn(4, 6, dtype=torch.float64)] * 2)
     assert model.forwards == [8]
 
 
 def test_a_model_is_tried_once_and_left_alone():
     model = Counted(torch.relu)
     before = copy.deepcopy(model.state_dict())
-    statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
-    statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+    norm_sums(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+    norm_sums(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
     assert model.forwards == [6, 6]
     for name in ("first.weight", "linear.weight", "second.bias"):
         assert torch.equal(model.state_dict()[name], before[name])
@@ -271,8 +272,8 @@ def test_a_model_is_tried_once_and_left_alone():
 
 def test_large_batches_run_one_by_one():
     model = Counted(torch.relu)
-    statistics(model, [torch.randn(60, 6, dtype=torch.float64)] * 2)
-    statistics(model, [torch.randn(30, 6, dtype=torch.float64)] * 4)
+    norm_sums(model, [torch.randn(60, 6, dtype=torch.float64)] * 2)
+    norm_sums(model, [torch.randn(30, 6, dtype=torch.float64)] * 4)
     assert model.forwards == [60, 60, 90, 30]
 
 
@@ -281,7 +282,7 @@ def test_the_nets_run_batches_together(name):
     net, axes = net_of(name)
     model, sizes = learner_of(net, axes, 0.5).model, []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
-    statistics(model, [inputs_of(name, 3, seed) for seed in range(4)])
+    norm_sums(model, [inputs_of(name, 3, seed) for seed in range(4)])
     assert sizes == [3, 3, 6, 12]  # tried on a copy, and then all of them
 
 
@@ -291,5 +292,5 @@ def test_a_forward_that_fails_leaves_norms_as_they_were():
 
     model = Counted(fail)
     with pytest.raises(ValueError, match="no"):
-        statistics(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
+        norm_sums(model, [torch.randn(3, 6, dtype=torch.float64)] * 2)
     assert all("forward" not in vars(norm) and norm.momentum == 0.1 for _, norm in batch_norms(model))

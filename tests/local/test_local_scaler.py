@@ -9,8 +9,8 @@ from local_cases import inputs_of, learner_of, net_of
 from torch import nn
 
 import nestling
-from nestling.local.norms import static, statistics
-from nestling.local.scaler import scale, scaled_layers
+from nestling.methods.parts.scaler import scale, scaled_layers
+from nestling.methods.parts.static_norms import make_static, norm_sums
 
 RATES = [0.5, 0.25, 0.3]
 
@@ -55,7 +55,7 @@ def gradients(model, inputs):
 def test_the_same_function_as_with_divisions_before_norms(name, norm, rate):
     net, axes = net_of(name, norm=norm)
     small = loud(learner_of(net, axes, rate).model)
-    static(small)
+    make_static(small)
     expected, plain = with_division_before_norms(small, rate), copy.deepcopy(small)
     scale(small, axes, rate)
     inputs = inputs_of(name)
@@ -148,9 +148,9 @@ def test_layers_that_make_larger_pictures_are_divided_by_their_own_outputs():
 def test_statistics_are_taken_without_it():
     net, axes = net_of("cnn")
     small = loud(learner_of(net, axes, 0.25).model)
-    static(small)
+    make_static(small)
     plain = copy.deepcopy(small)
     scale(small, axes, 0.25)
     batches = [inputs_of("cnn", seed=k) for k in range(3)]
-    found, wanted = statistics(small, batches)[0], statistics(plain, batches)[0]
+    found, wanted = norm_sums(small, batches)[0], norm_sums(plain, batches)[0]
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestling.local import Local, learning_rate
+from nestling.settings import Local, learning_rate
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=100, database=None)
 LR = st.floats(1e-5, 10)

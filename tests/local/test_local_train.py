@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from local_cases import alone, data, inputs_of, learner_of, net_of, perceptron
 from torch import nn
 
+from nestling.client.train import train
+from nestling.data.batches import batches
 from nestling.errors import TrainingError
-from nestling.local import Local, train
-from nestling.local.batches import batches
-from nestling.local.norms import static
+from nestling.methods.parts.static_norms import make_static
+from nestling.settings import Local
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
 
@@ -172,7 +173,7 @@ def test_a_client_in_evaluation_mode_trains_in_training_mode():
 def test_static_norms_keep_their_statistics_while_training():
     net, axes = net_of("cnn")
     learner = learner_of(net, axes, 0.5)
-    static(learner.model)
+    make_static(learner.model)
     before = copy.deepcopy(learner.model.state_dict())
     inputs, targets = inputs_of("cnn", 9), torch.arange(9)
     train(

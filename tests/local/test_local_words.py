@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nestling.cut import Plan
-from nestling.local import Learner, Words, cross_entropy
-from nestling.local.losses import entropy, masked
-from nestling.local.words import IGNORED, added
+from nestling.methods.context import Learner
+from nestling.methods.parts.losses import cross_entropy, entropy, masked
+from nestling.tasks.language import IGNORED, Words, added
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
 MASKED = Words("masked-word", mask=10, padding=11, unknown=0, end=2)

@@ -15,11 +15,12 @@ from torch import nn
 
 import nestling
 from nestling.errors import MethodError
-from nestling.local import Learner, Local
 from nestling.methods import Turn
+from nestling.methods.context import Learner
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
 from nestling.run import Data, Evaluate, Experiment, FleetSettings
+from nestling.settings import Local
 
 RATIOS = st.floats(0.001, 1.0)
 ORDINARY = ["preresnet18", "resnet18", "vit-tiny", "transformer-mlm"]

@@ -13,7 +13,6 @@ from torch import nn
 from nestling.data import Partition, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, MethodError
-from nestling.local import Local
 from nestling.methods import make
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import corrected, gradients, tilted, with_feddyn
@@ -24,6 +23,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 FEW = settings(deadline=None, derandomize=True, max_examples=6, database=None)
 

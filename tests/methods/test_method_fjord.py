@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from method_cases import net_of, turn_of
 
 import nestling
+from nestling.client.train import train
 from nestling.cut import Plan
-from nestling.local import Learner, Local, train
 from nestling.methods import fjord as module
 from nestling.methods import make
+from nestling.methods.context import Learner
 from nestling.nets import example
+from nestling.settings import Local
 
 NETS = ["cnn", "preresnet18", "vit-tiny"]
 WIDTHS = [0.2, 0.4, 0.6, 0.8, 1.0]

@@ -100,7 +100,7 @@ def test_a_period_of_windows_trains_all_units_alike(name, ratio):
 
 def test_scalers_leave_the_words_alone():
     """Logits are not hidden: a Scaler behind the last layer would change the loss of every level."""
-    from nestling.local.scaler import scaled_layers  # noqa: PLC0415
+    from nestling.methods.parts.scaler import scaled_layers  # noqa: PLC0415
 
     net, axes, _ = net_of("transformer-mlm")
     found = scaled_layers(net, axes)

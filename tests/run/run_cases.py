@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
-from nestling.local import Local, cross_entropy
+from nestling.methods.parts.losses import cross_entropy
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model, resume, run
 from nestling.run.jobs import TrainMany
 from nestling.run.setting import setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 
 def small(**changes):

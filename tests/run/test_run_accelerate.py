@@ -15,11 +15,14 @@ from nestling import events
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, RunError
-from nestling.local import Local, descent, entropies, norms
-from nestling.local.grouped import Grouped
+from nestling.kernels import cross_entropy as entropies
+from nestling.kernels import fused_sgd as descent
+from nestling.kernels.grouped_layers import Grouped
+from nestling.methods.parts import static_norms as norms
 from nestling.run.built import built
 from nestling.run.config import Evaluate, Experiment, FleetSettings, Model
 from nestling.run.experiment import _workshop
+from nestling.settings import Local
 
 NARROW = {"depths": (1, 1, 1, 1), "widths": (8, 6, 6, 4)}
 

@@ -10,11 +10,11 @@ from torch import nn
 import nestling
 from nestling.data import Dataset, Partition
 from nestling.errors import ConfigError, DataError, NestlingError
-from nestling.local import Local
 from nestling.methods import make
 from nestling.methods.server import Server
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.config import checked
+from nestling.settings import Local
 
 
 @pytest.mark.parametrize(

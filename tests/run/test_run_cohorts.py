@@ -17,13 +17,13 @@ from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, DataError, TrainingError
 from nestling.events import collect
-from nestling.local import Local
 from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
 from nestling.run.cohorts import groups, table
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")

@@ -12,12 +12,12 @@ import nestling
 from nestling.data import Lazy, Text, Vocabulary, load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
-from nestling.local import Local
 from nestling.methods import names
 from nestling.methods.server import Server
 from nestling.run import Data, Evaluate, FleetSettings, Model, find, resume, run
 from nestling.run.ready import _asked
 from nestling.run.setting import Blueprint, setting
+from nestling.settings import Local
 
 EMPTY = (1, 4, 6)
 

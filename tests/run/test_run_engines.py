@@ -16,12 +16,11 @@ from run_cases import deadly, same_state, small, told
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nestling.client.sgd import Optimizer
 from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.local import Local
-from nestling.local.kn2row import Kn2row
-from nestling.local.steps import Steps
+from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run import jobs as asked
@@ -33,6 +32,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.slices import Slices
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, statistics_batch=50)}
@@ -257,14 +257,14 @@ def test_mixed_precision_learns_what_full_precision_does(half):
         inputs = torch.randn(64, 8)
         targets = (inputs[:, 0] > 0).long()
         parameters = list(net.parameters())
-        steps = Steps(parameters, Local(momentum=0.0, weight_decay=0.0, clip=1.0), 0.5, kind)
+        optimizer = Optimizer(parameters, Local(momentum=0.0, weight_decay=0.0, clip=1.0), 0.5, kind)
         seen = set()
         for _ in range(30):
-            with steps.forward():
+            with optimizer.forward():
                 logits = net(inputs)
                 loss = nn.functional.cross_entropy(logits, targets)
             seen.add(logits.dtype)
-            steps.step(loss)
+            optimizer.step(loss)
         learned[kind] = loss.item()
         assert seen == {kind or torch.float32}
         assert all(parameter.grad is None for parameter in parameters)

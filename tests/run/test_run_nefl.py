@@ -10,9 +10,8 @@ from run_cases import same_state, small, told
 
 import nestling
 from nestling import Plan, Tally
+from nestling.client.train import Progress
 from nestling.engines import LocalEngine
-from nestling.local import Local
-from nestling.local.train import Progress
 from nestling.methods import make
 from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
 from nestling.run.jobs import Update
@@ -21,6 +20,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 NET = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
 

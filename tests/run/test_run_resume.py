@@ -13,10 +13,10 @@ from processes import LIMIT, call, wait_until
 from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
-from nestling.local import Local
 from nestling.run import Data, Evaluate, resume, run
 from nestling.run.checkpoint import saved
 from nestling.run.experiment import Silent
+from nestling.settings import Local
 
 FEWER = Data(name="digits", samples=200)
 

@@ -17,7 +17,6 @@ from nestling import extract
 from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.local import Local
 from nestling.methods import make, names
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.evaluate import evaluate
@@ -27,6 +26,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Local
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 

@@ -7,9 +7,9 @@ from words_cases import MLM, NWP, double, masked, small
 
 import nestling
 from nestling.cut import Plan, cost
-from nestling.local import Local
 from nestling.run import Data, FleetSettings
 from nestling.run.setting import Blueprint, setting
+from nestling.settings import Local
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import nestling
 from nestling.data import Text, Vocabulary
 from nestling.data.lazy import Lazy
 from nestling.errors import ConfigError, DataError
-from nestling.local import Local
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.presets import find
 from nestling.run.setting import Blueprint, setting
+from nestling.settings import Local
 
 
 @pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedrolex", "fed-dropout", "fjord"])

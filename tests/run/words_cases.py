@@ -1,9 +1,9 @@
 """Small experiments on words: made-up sentences, seconds each."""
 
 from nestling.data import load_text
-from nestling.local import Local
 from nestling.nets import build
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
+from nestling.settings import Local
 
 MLM = "transformer-mlm"
 NWP = "transformer-nwp"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from nestling.local import Local
 from nestling.methods import names
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 _OURS = "a demonstration of our own"
 # Methods that leave out blocks: the net, and its levels; with a classifier after every stage, what the stages hold.

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 from nestling.upload import Upload
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from nestling.fleet.mix import FEDROLEX_REAL_WORLD, write_mix
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 _CLASSES = {"cifar10": {"high": 2, "low": 5}, "cifar100": {"high": 20, "low": 50}}  # of a client (Section 4)
 _ALL = "a-b-c-d-e"

@@ -11,10 +11,10 @@ from itertools import combinations
 from typing import Any
 
 from nestling.fleet.levels import LEVELS
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 # Table 6: model, learning rate, and by partition the rounds and when the learning rate falls to a tenth. Its "ResNet18"
 # is the one with blocks [1, 1, 1, 2], to which the parameters in Table 8 belong.

@@ -27,9 +27,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from nestling.fleet.levels import NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, parse_level
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 # γ, the shares of the parameters that sub-models have, and how many of ten clients have which (none: the same number)
 _SIZES = {"five": (NEFL_FIVE, ()), "squares": (NEFL_SQUARES, ()), "three": (NEFL_THREE, (3, 3, 4))}

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.fedrolex import fleets
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 
 def presets() -> Iterator[Preset]:

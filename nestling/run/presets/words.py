@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nestling.data.made_words import USERS
-from nestling.local import Local
 from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
+from nestling.settings import Local
 
 _METHODS = ("fedavg", "heterofl", "fedrolex", "fed-dropout")
 

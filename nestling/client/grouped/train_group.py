@@ -5,7 +5,7 @@ different numbers of samples: in a step where their batches differ in size, thos
 together, so that no sample is padded and a norm sees a client's own batch alone. A client that has no batch left is out
 of the network and changes no more.
 
-In double precision the result is that of `nestling.local.train`; in single precision the last bits differ, as sums are
+In double precision the result is that of `nestling.client.train`; in single precision the last bits differ, as sums are
 taken in another order.
 """
 
@@ -20,14 +20,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nestling.client.sgd import Optimizer
+from nestling.client.train import Progress, finite
+from nestling.data.batches import batches
 from nestling.errors import TrainingError
-from nestling.local.batches import batches
-from nestling.local.config import Local
-from nestling.local.descent import Descent
-from nestling.local.entropies import entropies
-from nestling.local.grouped import Grouped
-from nestling.local.losses import right
-from nestling.local.train import Progress, finite
+from nestling.kernels.cross_entropy import correct, cross_entropy_rows
+from nestling.kernels.grouped_layers import Grouped
+from nestling.settings.local_training import Local
 
 _T = TypeVar("_T")
 
@@ -100,7 +99,7 @@ def train_together(
     batch
         Gives the inputs and targets of some members' batches.
     how, lr, proximal
-        As `nestling.local.train` takes them.
+        As `nestling.client.train` takes them.
     """
     work = [
         list(chain.from_iterable(batches(one.samples, how.batch, one.shuffle) for _ in range(how.epochs)))
@@ -113,7 +112,8 @@ def train_together(
     grouped.net.train()
     parameters = grouped.parameters()
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    descent = Descent(parameters, how, lr, room=grouped.momenta)
+    optimizer = Optimizer(parameters, how, lr, buffers=grouped.momenta)
+    clip = partial(_clip, limit=how.clip) if how.clip else None
     seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
     active = len(members)
     for step in range(len(work[0]) if work else 0):
@@ -122,15 +122,12 @@ def train_together(
             active = len(now)
             grouped.narrow(active)
             start = [old[:active] for old in start]
-            descent.narrow(active)
+            optimizer.narrow(active)
         values, counts, hits = _losses(grouped, members[:active], now, partial(_ask, batch, order))
         if start:
             values = values + proximal / 2 * _distances(parameters, start)
-        values.sum().backward()
+        optimizer.step(values.sum(), clip)
         values = values.detach()  # lets go of the graph, which knows the shapes of this step
-        if how.clip:
-            _clip(parameters, how.clip)
-        descent.step()
         seen[:active] += counts
         total[:active] += values * counts
         correct[:active] += hits
@@ -151,7 +148,7 @@ def _losses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of every member on its batch of this step, its targets, and its right answers: (members,) each.
 
-    A loss is the mean over all targets, as that of `nestling.local.losses.entropy`; those that are −100 do not count.
+    A loss is the mean over all targets, as in `nestling.methods.parts.losses.entropy`; targets of −100 do not count.
     """
     by_size: dict[int, list[int]] = {}
     for place, chosen in enumerate(now):
@@ -163,10 +160,10 @@ def _losses(
         some = [members[place] for place in places]
         rows = torch.tensor(places) if len(by_size) > 1 else None
         logits = _masked(grouped.run(inputs, rows, [one.dropout for one in some]), [one.labels for one in some])
-        each = entropies(logits.flatten(0, -2), targets.flatten()).view(targets.shape)
+        each = cross_entropy_rows(logits.flatten(0, -2), targets.flatten()).view(targets.shape)
         counts.append((targets >= 0).flatten(1).sum(1))
         losses.append(each.flatten(1).sum(1) / counts[-1])
-        hits.append(right(logits.detach(), targets).flatten(1).sum(1))
+        hits.append(correct(logits.detach(), targets).flatten(1).sum(1))
     if len(by_size) == 1:
         return losses[0], counts[0], hits[0]
     back = torch.tensor(list(chain.from_iterable(by_size.values()))).argsort()
@@ -174,7 +171,7 @@ def _losses(
 
 
 def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:
-    """Set the logits of classes that a client does not hold to zero, as `nestling.local.losses.masked` does."""
+    """Set the logits of classes that a client does not hold to zero, as `nestling.methods.parts.losses.masked` does."""
     if all(held is None for held in labels):
         return logits
     absent = torch.zeros(len(labels), logits.shape[-1], dtype=torch.bool)

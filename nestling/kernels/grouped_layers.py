@@ -9,7 +9,7 @@ tensors. All other code of the model runs as it is. Activations have one of two 
 - ``batch``: (clients · batch, …), for nets that treat every sample alone. A linear layer becomes one batched product.
 
 Not every forward can be run so (a softmax over channels mixes clients in the first layout): whether a model can is
-found by trial, in `nestling.local.trial`.
+found by trial, in `nestling.client.grouped.trial`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from nestling.axes.skeleton import copy_with, tensors
 from nestling.errors import TrainingError
-from nestling.local.dropout import SeededDropout
-from nestling.local.flat import flat
-from nestling.local.kn2row import Kn2row
+from nestling.kernels.dense import as_rows
+from nestling.kernels.kn2row import Kn2row
+from nestling.kernels.seeded_dropout import SeededDropout
 from nestling.safe_kernels import convolve, instance_norm, unguard
 
 Layout = Literal["channels", "batch"]
@@ -322,7 +322,7 @@ class Grouped:
             given = [state[name] for state in states]
             if all(one is given[0] for one in given):  # clients with the same slice, which is turned once
                 stacked.data[0] = given[0]
-                rows = flat(stacked.data, len(given))
+                rows = as_rows(stacked.data, len(given))
                 rows[1:] = rows[0]
             else:
                 torch.stack(given, out=stacked.data)
@@ -368,7 +368,7 @@ class Grouped:
         for name in self._names:
             stacked = self._whole[name][: self._loaded]
             if stacked.is_floating_point():  # what all have alike stays as it is, to the bit
-                rows = flat(stacked, len(stacked))
+                rows = as_rows(stacked, len(stacked))
                 mean = torch.addmv(rows[0], (rows - rows[0]).t(), shares.to(stacked.dtype))
                 result[name] = mean.as_strided(stacked[0].shape, stacked[0].stride()).contiguous()
             else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.draws import drawing
-from nestling.local.kn2row import Kn2row, can_be_products
+from nestling.kernels.kn2row import Kn2row, can_be_products
 from nestling.safe_kernels import guard
 
 _WIDE = 256  # channels read and written from which on a convolution is faster with channels first,

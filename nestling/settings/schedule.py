@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nestling.local.config import Local
+from nestling.settings.local_training import Local
 
 
 def learning_rate(how: Local, round: int, rounds: int) -> float:

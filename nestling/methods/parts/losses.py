@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.errors import TrainingError
-from nestling.local.entropies import MANY, entropies
-from nestling.local.learner import Learner
+from nestling.kernels.cross_entropy import mean_cross_entropy
+from nestling.methods.context import Learner
 
 # A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
 Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -33,17 +32,10 @@ def entropy(learner: Learner, logits: Tensor, targets: Tensor) -> tuple[Tensor, 
     with one zero for all of them, which is the answer where all of the client's own are below it.
     """
     if not learner.absent:
-        return _mean(logits, targets, learner.fast), logits
+        return mean_cross_entropy(logits, targets, learner.fast), logits
     others = logits.new_full((*logits.shape[:-1], 1), math.log(learner.absent))
-    loss = _mean(torch.cat([logits, others], -1), targets, learner.fast)
+    loss = mean_cross_entropy(torch.cat([logits, others], -1), targets, learner.fast)
     return loss, torch.cat([logits, torch.zeros_like(others)], -1).detach()
-
-
-def _mean(logits: Tensor, targets: Tensor, fast: bool) -> Tensor:
-    rows, asked = logits.flatten(0, -2), targets.flatten()
-    if logits.shape[-1] < MANY or not fast:
-        return F.cross_entropy(rows, asked)
-    return entropies(rows, asked).sum() / (asked >= 0).sum()
 
 
 def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
@@ -57,18 +49,3 @@ def masked(logits: Tensor, labels: Tensor | None) -> Tensor:
     absent = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
     absent[labels] = False
     return logits.masked_fill(absent, 0)
-
-
-def right(logits: Tensor, targets: Tensor) -> Tensor:
-    """Whether the highest logit, the first among equals, is that of the target: (N, …, classes), (N, …) → (N, …).
-
-    >>> right(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 1]))
-    tensor([ True, False])
-    """
-    if logits.shape[-1] < MANY:
-        return logits.argmax(-1) == targets
-    # which of many is the highest takes far longer to find than how high it is
-    asked = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    highest = (asked == logits.amax(-1)) & (targets >= 0)
-    highest[highest.clone()] = logits[highest].argmax(-1) == targets[highest]
-    return highest

@@ -9,11 +9,11 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether the numbers of a tensor fill a stretch of memory, in whatever order.
 
     >>> import torch
-    >>> dense(torch.ones(2, 3).t()), dense(torch.ones(2, 3)[:, :2])
+    >>> is_dense(torch.ones(2, 3).t()), is_dense(torch.ones(2, 3)[:, :2])
     (True, False)
     """
     if tensor.is_contiguous():
@@ -26,11 +26,11 @@ def dense(tensor: Tensor) -> bool:
     return True
 
 
-def flat(tensor: Tensor, rows: int = 1) -> Tensor:
+def as_rows(tensor: Tensor, rows: int = 1) -> Tensor:
     """View a dense tensor as its memory: (rows, numbers of each), where its first dimension can be cut into so many.
 
     >>> import torch
-    >>> flat(torch.arange(6).view(2, 3).t())
+    >>> as_rows(torch.arange(6).view(2, 3).t())
     tensor([[0, 1, 2, 3, 4, 5]])
     """
     each = tensor.numel() // rows

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nestling.local.losses import right
+from nestling.kernels.cross_entropy import correct
 
 IGNORED = -100  # a target that counts for nothing: PyTorch's own number for it
 Sums = dict[str, tuple[int, float, int]]  # kind of position → how many, their loss, how many were right
@@ -81,7 +81,7 @@ class Words:
         (1, 0.69..., 1)
         """
         losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
-        hit = right(logits, targets)
+        hit = correct(logits, targets)
         return {
             kind: (int(where.sum()), losses[where].sum(dtype=torch.float64).item(), int((hit & where).sum()))
             for kind, where in self.kinds(inputs, targets).items()

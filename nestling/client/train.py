@@ -9,13 +9,14 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from nestling.client.sgd import Optimizer
+from nestling.data.batches import batches
 from nestling.errors import TrainingError
-from nestling.local.batches import batches
-from nestling.local.config import Local
-from nestling.local.device import exact
-from nestling.local.learner import Learner
-from nestling.local.losses import Loss, cross_entropy, right
-from nestling.local.steps import Steps
+from nestling.kernels.cross_entropy import correct
+from nestling.kernels.device import exact
+from nestling.methods.context import Learner
+from nestling.methods.parts.losses import Loss, cross_entropy
+from nestling.settings.local_training import Local
 from nestling.torch_private import foreach_norm
 
 
@@ -77,24 +78,24 @@ def train(
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    steps = Steps(parameters, how, lr, half, learner.scratch.setdefault(Steps, []), fast=learner.fast)
+    optimizer = Optimizer(parameters, how, lr, half, learner.scratch.setdefault(Optimizer, []), fast=learner.fast)
     device = next(model.parameters()).device
-    seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
+    seen, total, hits = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
         for chosen in batches(samples, how.batch, generator):
             inputs, targets = batch(chosen)
-            with steps.forward():
+            with optimizer.forward():
                 value, logits = loss(learner, inputs, targets)
             if start:
                 value = value + proximal / 2 * _distance(parameters, start)
-            steps.step(value)
+            optimizer.step(value)
             count = int((targets >= 0).sum())
             seen += count
             total += value.detach() * count
-            correct += right(logits.detach(), targets).sum()
+            hits += correct(logits.detach(), targets).sum()
     if not (torch.isfinite(total) and finite(model)):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
-    return Progress(seen, total.item(), correct.item())
+    return Progress(seen, total.item(), hits.item())
 
 
 def finite(model: nn.Module) -> bool:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
+from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.train import train
 from nestling.cut import Plan
 from nestling.draws import counted_draws, drawing
 from nestling.errors import first_line
-from nestling.local.cohort import Member, train_together
-from nestling.local.config import Local
-from nestling.local.grouped import Grouped, Layout, obstacle
-from nestling.local.learner import Learner
-from nestling.local.train import train
+from nestling.kernels.grouped_layers import Grouped, Layout, obstacle
+from nestling.methods.context import Learner
+from nestling.settings.local_training import Local
 
 SAMPLES = 5  # that a trial needs
 _CLIENTS = ((0, 1, 2, 3, 4), (4, 3, 2, 1), (1, 3))  # batches of 2 and 3; 2 and 2; 2 alone

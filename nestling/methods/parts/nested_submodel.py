@@ -10,8 +10,8 @@ from nestling.cut import Plan, plan, submodel
 from nestling.cut.extract import cuts
 from nestling.cut.resize import axes_of
 from nestling.errors import PlanError
-from nestling.local.learner import Learner
-from nestling.local.norms import static
+from nestling.methods.context import Learner
+from nestling.methods.parts.static_norms import make_static
 
 
 def narrower(learner: Learner, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -33,7 +33,7 @@ def narrower(learner: Learner, width: float) -> tuple[nn.Module, dict[str, Tenso
         axes = axes_of(learner.axes, learner.plan)
         inside = Plan({name: whole.index(name) for name in whole.runs if name in axes.axes})  # dropped blocks have none
         small = submodel(learner.model, axes, inside)
-        static(small)
+        make_static(small)
         learner.scratch[whole] = small, cuts(axes, inside)
     small, how = learner.scratch[whole]
     tensors = chain(learner.model.named_parameters(), learner.model.named_buffers())

@@ -15,10 +15,10 @@ from torch import Tensor
 MANY = 256  # classes, from which on they are words
 
 
-def entropies(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy_rows(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of every row: logits (N, classes), targets (N,) → (N,); zero where a target is −100.
 
-    >>> entropies(torch.zeros(2, 4), torch.tensor([3, -100]))
+    >>> cross_entropy_rows(torch.zeros(2, 4), torch.tensor([3, -100]))
     tensor([1.3863, 0.0000])
     """
     if logits.shape[-1] < MANY or not logits.is_cpu:
@@ -42,3 +42,32 @@ class _Entropies(torch.autograd.Function):
         found = logs.exp()
         found[torch.arange(len(targets), device="cpu"), targets.clamp(min=0)] -= 1
         return found.mul_((gradient * counted).unsqueeze(-1)), None
+
+
+def mean_cross_entropy(logits: Tensor, targets: Tensor, fast: bool = True) -> Tensor:
+    """Return the mean over all targets that are not −100: logits (N, …, classes), targets (N, …) → a scalar.
+
+    Without `fast`, PyTorch's own function is used, however many classes there are.
+
+    >>> mean_cross_entropy(torch.zeros(2, 4), torch.tensor([3, -100]))
+    tensor(1.3863)
+    """
+    rows, asked = logits.flatten(0, -2), targets.flatten()
+    if logits.shape[-1] < MANY or not fast:
+        return F.cross_entropy(rows, asked)
+    return cross_entropy_rows(rows, asked).sum() / (asked >= 0).sum()
+
+
+def correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """Whether the highest logit, the first among equals, is that of the target: (N, …, classes), (N, …) → (N, …).
+
+    >>> correct(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 1]))
+    tensor([ True, False])
+    """
+    if logits.shape[-1] < MANY:
+        return logits.argmax(-1) == targets
+    # which of many is the highest takes far longer to find than how high it is
+    asked = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    highest = (asked == logits.amax(-1)) & (targets >= 0)
+    highest[highest.clone()] = logits[highest].argmax(-1) == targets[highest]
+    return highest

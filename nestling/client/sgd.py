@@ -1,0 +1,147 @@
+"""The training step of every client: backward pass, clipping, SGD or Adam, and mixed precision on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nestling.draws import no_draws
+from nestling.errors import ConfigError
+from nestling.kernels.dense import is_dense
+from nestling.kernels.device import has_kernels
+from nestling.kernels.fused_sgd import FusedSGD, can_step
+from nestling.settings import Local
+from nestling.torch_private import has_fused_sgd
+
+Precision = Literal["full", "mixed"]
+
+
+def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
+    """The half-precision type that forward passes use on a device: none in full precision.
+
+    >>> half_of(torch.device("cpu"), "full")
+    >>> half_of(torch.device("cpu"), "mixed")
+    Traceback (most recent call last):
+        ...
+    nestling.errors.ConfigError: precision=mixed is for GPUs: on the CPU use precision=full, which is faster there
+    """
+    if precision == "full":
+        return None
+    if device.type == "cpu":
+        raise ConfigError("precision=mixed is for GPUs: on the CPU use precision=full, which is faster there")
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return torch.bfloat16
+
+
+class Optimizer:
+    """The steps of one client's training, or of a group's: backward pass, clipping, mixed precision, and the step.
+
+    Parameters
+    ----------
+    parameters
+        The weights.
+    training, lr
+        The settings of local training, and this round's learning rate.
+    half
+        The type of mixed precision, or None. Gradients in float16 are scaled up so that small ones do not vanish.
+    buffers
+        As `FusedSGD` takes them.
+    fast
+        Whether kernels that go through all parameters at once may be used; else plain `torch.optim` does the work.
+
+    Examples
+    --------
+    >>> weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = Optimizer([weight], Local(momentum=0.0, weight_decay=0.0, clip=1.0), lr=1.0)
+    >>> optimizer.step((5 * weight).sum())
+    >>> weight.tolist(), weight.grad
+    ([2.292893409729004, 3.292893409729004], None)
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        training: Local,
+        lr: float,
+        half: torch.dtype | None = None,
+        buffers: list[Tensor] | None = None,
+        *,
+        fast: bool = True,
+    ) -> None:
+        self._parameters, self._clip, self._half, self._fast = parameters, training.clip, half, fast
+        self._device = parameters[0].device.type if parameters else "cpu"
+        self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
+        self._fused: FusedSGD | None = None
+        self._torch: torch.optim.Optimizer | None = None
+        if fast and self._scaler is None and training.optimizer == "sgd" and can_step(parameters):
+            self._fused = FusedSGD(parameters, lr, training.momentum, training.weight_decay, buffers)
+        else:
+            self._torch = _torch_optimizer(parameters, training, lr, fast)
+        self._forget()
+
+    def forward(self) -> AbstractContextManager[None]:
+        """Return the context in which the loss is computed."""
+        if self._half is None:
+            return nullcontext()
+        return torch.autocast(self._device, self._half)
+
+    def step(self, loss: Tensor, clip: Callable[[list[nn.Parameter]], None] | None = None) -> None:
+        """Move the weights to make a loss smaller; `clip` replaces the clipping of all gradients together."""
+        with no_draws():
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+        if clip is not None:
+            clip(self._parameters)
+        limit = self._clip if clip is None else 0.0
+        if self._fused is not None:
+            self._fused.step(limit)
+        else:
+            self._step(limit)
+        self._forget()
+
+    def narrow(self, clients: int) -> None:
+        """Go on with the first clients of a group alone."""
+        if self._fused is not None:
+            self._fused.narrow(clients)
+        for state in self._torch.state.values() if self._torch is not None else ():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.dim():  # a counter of steps is everybody's
+                    state[name] = value[:clients]
+
+    def _step(self, limit: float) -> None:
+        assert self._torch is not None
+        if self._scaler is None:
+            if limit:
+                nn.utils.clip_grad_norm_(self._parameters, limit, foreach=self._at_once())
+            self._torch.step()
+            return
+        self._scaler.unscale_(self._torch)
+        if limit:
+            nn.utils.clip_grad_norm_(self._parameters, limit)
+        self._scaler.step(self._torch)
+        self._scaler.update()
+
+    def _at_once(self) -> bool | None:
+        """Whether PyTorch clips all gradients at once: not by kernels that cannot be trusted; None as it likes."""
+        if not has_fused_sgd():
+            return False
+        return True if self._fast and has_kernels(self._parameters) else None
+
+    def _forget(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def _torch_optimizer(parameters: list[nn.Parameter], training: Local, lr: float, fast: bool) -> torch.optim.Optimizer:
+    fused = True if fast and has_kernels(parameters) and all(is_dense(one) for one in parameters) else None
+    if training.optimizer == "sgd" and not has_fused_sgd():
+        fused = None
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=training.weight_decay, fused=fused)
+    return torch.optim.SGD(
+        parameters, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay, fused=fused
+    )

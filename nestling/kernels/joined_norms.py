@@ -1,0 +1,105 @@
+"""Statistics of batch norms, of several batches at a time.
+
+Small batches of one shape run through a model together, but through each norm one by one: the same statistics, sooner.
+Whether a model allows that is found by trying, once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nestling.draws import drawing
+from nestling.kernels.batch_norms import batch_norms
+from nestling.kernels.device import exact
+
+_SAMPLES = 100  # that run together at most: more gain nothing, and take memory
+_TRIED = 4  # samples of a batch
+_CLOSE = 1e-6  # in double precision rounding is far below, samples that are mixed far above
+_JOINED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # what was found of models in use
+
+
+class NormSums:
+    """Sums of the statistics of norms by state name, and the number of batches that each sum is over."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.uses: Counter[str] = Counter()
+
+    def add(self, model: nn.Module, parts: Sequence[Tensor]) -> None:
+        """Run some batches of one shape through a model together, and through each of its norms one by one."""
+        model.eval()
+        norms = list(batch_norms(model))
+        before = [(norm.track_running_stats, norm.momentum) for _, norm in norms]
+        for name, norm in norms:
+            norm.train()
+            norm.track_running_stats = True
+            norm.momentum = 1.0  # running statistics become those of the last batch, in the variance's unbiased form
+            norm.forward = partial(self._apart, name, norm, norm.forward, len(parts))  # type: ignore[method-assign]
+        try:
+            model(torch.cat(list(parts)) if len(parts) > 1 else parts[0])
+        finally:
+            for (_, norm), (tracks, momentum) in zip(norms, before, strict=True):
+                norm.track_running_stats, norm.momentum = tracks, momentum
+                del norm.forward
+
+    def _apart(
+        self, name: str, norm: _BatchNorm, forward: Callable[[Tensor], Tensor], parts: int, inputs: Tensor
+    ) -> Tensor:
+        outputs = []
+        for part in inputs.split(len(inputs) // parts):
+            outputs.append(forward(part))
+            for key, value in ((f"{name}.running_mean", norm.running_mean), (f"{name}.running_var", norm.running_var)):
+                assert value is not None
+                copy_of = exact(value)  # the next batch writes over it
+                self.sums[key] = self.sums[key] + copy_of if key in self.sums else copy_of
+                self.uses[key] += 1
+        return torch.cat(outputs) if parts > 1 else outputs[0]
+
+
+def runs_of_one_shape(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Batches of one shape that follow each other, as many as may run together."""
+    waiting: list[Tensor] = []
+    for batch in batches:
+        if waiting and (batch.shape != waiting[0].shape or (len(waiting) + 1) * len(batch) > _SAMPLES):
+            yield waiting
+            waiting = []
+        waiting.append(batch)
+    if waiting:
+        yield waiting
+
+
+def may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+    """Whether batches may run through a model together: found by trying, once, in double precision.
+
+    Not where its forward looks at the number of samples, or mixes samples elsewhere than in norms.
+    """
+    if model not in _JOINED:
+        try:
+            with drawing(torch.Generator().manual_seed(0)):  # for a forward that draws, too
+                _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
+        except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
+            _JOINED[model] = False
+    return _JOINED[model]
+
+
+def _agree(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+    """Whether two batches give the same statistics together and one by one."""
+    for parameter in model.parameters():  # with noise, as weights of zero, and samples that are alike, hide mixing
+        parameter.nan_to_num_(0, 0, 0).add_(0.1 * torch.randn_like(parameter))
+    parts = [batch[:_TRIED].cpu() for batch in batches[:2]]
+    if parts[0].is_floating_point():
+        parts = [part.double() + torch.randn_like(part, dtype=torch.float64) for part in parts]
+    one_by_one, together = NormSums(), NormSums()
+    for part in parts:
+        one_by_one.add(model, [part])
+    together.add(model, parts)
+    expected = one_by_one.sums.items()
+    return all(torch.allclose(value, together.sums[name], rtol=_CLOSE, atol=_CLOSE) for name, value in expected)

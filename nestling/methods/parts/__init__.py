@@ -1,0 +1,1 @@
+"""The parts that methods are made of."""

@@ -1,0 +1,70 @@
+"""Static batch normalisation (HeteroFL, §3): batch statistics while training, statistics asked for when testing.
+
+Running statistics gathered by clients of different widths would contradict each other, so none are kept while
+training. Before a model is tested, clients run their samples through it once and tell the mean over their batches of
+each layer's mean and variance. Normalisation in training mode uses the statistics of the batch alone, so what one
+client tells does not depend on any other, and the server's average over all batches is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nestling.kernels.batch_norms import batch_norms
+from nestling.kernels.joined_norms import NormSums, may_join, runs_of_one_shape
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def make_static(model: nn.Module) -> None:
+    """Keep a model from changing its running statistics while it trains."""
+    for _, norm in batch_norms(model):
+        norm.track_running_stats = False
+
+
+@torch.no_grad()
+def norm_sums(model: nn.Module, batches: Iterable[Tensor], join: bool = True) -> tuple[dict[str, Tensor], int]:
+    """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
+
+    Only the norms are in training mode: a dropout layer or a Scaler would change what they see. Small batches of one
+    shape run through the model together, but through each norm one by one: the same statistics, sooner; without `join`
+    they do not.
+
+    Returns
+    -------
+    tuple
+        State name → sum in double precision on the CPU, of shape (channels,); how many batches it is over.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.BatchNorm1d(1))
+    >>> norm_sums(model, [torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0], [5.0]])])[0]
+    {'0.running_mean': tensor([7.], dtype=torch.float64), '0.running_var': tensor([2.], dtype=torch.float64)}
+    """
+    sums = NormSums()
+    count = 0
+    for alike in runs_of_one_shape(batches):
+        together = join and len(alike) > 1 and may_join(model, alike)
+        for parts in [alike] if together else [[batch] for batch in alike]:
+            sums.add(model, parts)
+        count += len(alike)
+    # a norm that is used twice in a forward pass has the mean of both uses
+    return {name: value.cpu().double() * count / sums.uses[name] for name, value in sums.sums.items()}, count
+
+
+def mean_statistics(parts: Iterable[tuple[Mapping[str, Tensor], int]]) -> dict[str, Tensor]:
+    """Return the statistics of all batches from the sums of several clients, in the order given.
+
+    >>> mean_statistics([({"norm.mean": torch.tensor([2.0])}, 2), ({"norm.mean": torch.tensor([4.0])}, 1)])
+    {'norm.mean': tensor([2.])}
+    """
+    totals: dict[str, Tensor] = {}
+    batches = 0
+    for sums, count in parts:
+        batches += count
+        for name, value in sums.items():
+            totals[name] = totals[name] + value if name in totals else value
+    return {name: total / batches for name, total in totals.items()}
