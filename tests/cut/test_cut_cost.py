@@ -4,6 +4,7 @@ import pytest
 import torch
 from cut_cases import LAWS, NETS, PLANS, RESIDUAL, Through, case, dropped_names, random_plan, state_of
 from hypothesis import given, settings
+from quick import mostly_slow
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +34,7 @@ def real_macs(model, *example):
 UNCOUNTED = ("lstm", "gru", "vit", "transformer", "attention", "fused")
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_cost_is_that_of_the_real_submodel(name, which):

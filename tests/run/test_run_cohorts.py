@@ -11,7 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_cases import Fatal, same_state, small
+from run_cases import Fatal, same_state
+from run_cases import small as alone
 
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
@@ -25,6 +26,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 
+small = partial(alone, cohort="auto")
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
 SHALLOW = {"widths": [8, 8, 8, 8], "depths": [1, 2, 1, 1], "learn_steps": False}
@@ -54,6 +56,7 @@ def divided(experiment, round=1, **own):
     return clients, ratios, groups(made, clients, plans, ratios)
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit():
     experiment = small(method="fed-dropout", rounds=2, data=CLASSES, fleet=FLEET)
     many = [experiment.with_settings([f"workers={workers}"]) for workers in (1, 2, 8)]
@@ -251,6 +254,7 @@ def test_the_table_was_measured():
     assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
+@pytest.mark.slow
 def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
     """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
     blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3))

@@ -115,6 +115,7 @@ def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     assert told(tmp_path / "cut") == told(folder)
 
 
+@pytest.mark.slow
 def test_two_workers_tell_the_same(tmp_path):
     for workers in (1, 2):
         run(morphing(workers=workers, rounds=3, data=FEWER), out=tmp_path / str(workers))

@@ -48,7 +48,7 @@ def test_every_method_runs_and_tells_the_same_again(method):
         own["model"] = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
         own["options"] = {"variant": "plain"} if method == "depthfl" else {}
     data = msgspec.structs.replace(CLASSES, unlabelled=0.2) if "morph" in method else CLASSES
-    results = [run(small(method=method, rounds=2, data=data, **own)) for _ in range(2)]
+    results = [run(small(method=method, rounds=2, data=data, cohort="auto", **own)) for _ in range(2)]
     assert same_state(results[0].state, results[1].state)
     assert json.dumps(results[0].rounds) == json.dumps(results[1].rounds)
     final = results[0].summary["final"]
@@ -266,6 +266,7 @@ def test_validation_chooses_the_best_round():
     assert result.summary["best"]["round"] == best[1]
 
 
+@pytest.mark.slow
 def test_methods_learn():
     """Mixed levels against everybody training the smallest, on digits."""
     sizes = {"fleet": FleetSettings(clients=10, per_round=5, levels="a-b-c-d-e"), "rounds": 8}
