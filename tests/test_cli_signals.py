@@ -108,6 +108,7 @@ def test_sigterm_to_the_whole_group_saves_whole_rounds_and_what_nohup_ignores_st
     assert list((place / "checkpoints").glob("round-*"))
 
 
+@pytest.mark.slow
 def test_stopped_in_the_first_round_nothing_is_said_to_be_saved(tmp_path):
     place = tmp_path / "run"
     slow = ["local.epochs=100000", "data.samples=300", "rounds=2"]
@@ -217,6 +218,7 @@ nestling.run(find("fedavg-digits").with_settings(settings), out="here")
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so_once(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     path = os.pathsep.join([str(Path(nestling.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

@@ -173,7 +173,7 @@ def test_batch_leaves_what_has_no_rows_alone():
 # ---- blocks
 
 
-@pytest.mark.parametrize("name", [*RESIDUAL, "steps"])
+@pytest.mark.parametrize("name", mostly_slow([*RESIDUAL, "steps"], quick=4))
 def test_a_dropped_block_costs_nothing(name):
     it = case(name)
     whole = cost(it.model, it.axes, Plan(), it.example)
@@ -197,7 +197,7 @@ def test_a_dropped_block_costs_nothing(name):
             assert whole.macs - found.macs == sum(body.values()) // 2
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_without_any_block_only_the_frame_is_left(name):
     it = case(name)
     plan = Plan(blocks=[])

@@ -169,7 +169,7 @@ def test_order_does_not_matter(name, drawn, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["cnn", "joined", "tied", "resnet18"])
+@pytest.mark.parametrize("name", mostly_slow(["cnn", "joined", "tied", "resnet18"], quick=2))
 def test_value_may_be_asked_for_at_any_time(name, dtype):
     it = case(name)
     state = state_of(it, dtype)

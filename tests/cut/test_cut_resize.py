@@ -561,7 +561,7 @@ def stop(block):
         block.step = 0.0
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 @settings(LAWS, max_examples=5)
 @given(which=PLANS)
 def test_a_dropped_block_is_a_block_with_step_zero(name, which):
@@ -580,7 +580,7 @@ def test_a_dropped_block_is_a_block_with_step_zero(name, which):
     assert sum(isinstance(module, Residual) for module in small.modules()) == len(keep)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_names_of_shortcuts_do_not_depend_on_their_block(name):
     it = case(name)
     whole = it.model.state_dict()

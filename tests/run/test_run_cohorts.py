@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import mostly_slow
 from run_cases import Fatal, same_state
 from run_cases import small as alone
 
@@ -70,14 +71,17 @@ def test_the_number_of_workers_changes_no_bit():
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [
-        ("heterofl", {}),
-        ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
-        ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
-        ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
-        ("heterofl", WORDS),
-        ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
-    ],
+    mostly_slow(
+        [
+            ("heterofl", {}),
+            ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
+            ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
+            ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
+            ("heterofl", WORDS),
+            ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
+        ],
+        quick=3,
+    ),
 )
 @pytest.mark.usefixtures("exactly")
 def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
@@ -95,7 +99,7 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
         assert not same_state(together.state, alone.state), "nothing was trained together"
 
 
-@pytest.mark.parametrize("weighting", ["none", "samples", "width"])
+@pytest.mark.parametrize("weighting", mostly_slow(["samples", "none", "width"], quick=1))
 @pytest.mark.parametrize(
     ("method", "options", "model"),
     [
@@ -178,7 +182,7 @@ def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypa
     assert size * made.cost(made.submodel(1 / 8)).memory <= max(room, made.cost(made.whole()).memory)
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"])
+@pytest.mark.parametrize("method", mostly_slow(["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"], quick=2))
 @pytest.mark.usefixtures("exactly")
 def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method, monkeypatch):
     """The same round, but for the order of sums, whether a client's training is a job or a part of one."""

@@ -154,6 +154,7 @@ def test_a_broken_checkpoint_is_named(tmp_path):
         resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX limits")
 def test_a_full_disk_loses_no_round(tmp_path):
     """A limit on file size stands for a disk that is full."""

@@ -62,7 +62,7 @@ def test_bytes_are_those_of_the_encoding(upload):
 
 
 @pytest.mark.parametrize(
-    "method", mostly_slow(["heterofl", "fedrolex", "fed-dropout", "lg-fedavg", "fjord", "fedavg"], quick=2)
+    "method", mostly_slow(["heterofl", "fedrolex", "fed-dropout", "lg-fedavg", "fjord", "fedavg"], quick=1)
 )
 @pytest.mark.parametrize("format", ["topk", "1-bit"])
 def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
@@ -82,6 +82,7 @@ def test_workers_do_not_matter():
     assert same_state(one.state, two.state)
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_sent_later():
     every = FleetSettings(clients=8, per_round=8, levels="a")
     errors = {}
