@@ -21,7 +21,7 @@ from nestling.cli import main
 from nestling.methods import names
 from nestling.run import Experiment
 
-CASES = 500
+CASES, FEW = 500, 60
 
 BASE = """
 method = "heterofl"
@@ -210,11 +210,27 @@ def test_the_settings_that_others_are_tried_on_run(place):
     shutil.rmtree(place / "base")
 
 
-@settings(max_examples=CASES, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(OVERRIDES)
-def test_any_settings_run_or_are_refused_in_one_sentence(place, chosen):
+def fuzz(cases):
+    health = list(HealthCheck)
+    return settings(max_examples=cases, derandomize=True, deadline=None, database=None, suppress_health_check=health)
+
+
+def try_settings(place, chosen):
     if any(map(endless, chosen)):
         chosen = [*chosen, "rounds=0"]  # refused, but only after everything was read
     code, err = run(["run", "base.toml", *chosen, "--out", "fuzzed"])
     shutil.rmtree(place / "fuzzed", ignore_errors=True)
     judge(code, err)
+
+
+@fuzz(FEW)
+@given(OVERRIDES)
+def test_some_settings_run_or_are_refused_in_one_sentence(place, chosen):
+    try_settings(place, chosen)
+
+
+@pytest.mark.slow
+@fuzz(CASES)
+@given(OVERRIDES)
+def test_any_settings_run_or_are_refused_in_one_sentence(place, chosen):
+    try_settings(place, chosen)

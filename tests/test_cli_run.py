@@ -76,6 +76,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert not (place / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_compare_runs_once_and_reads_after_that(tmp_path, capsys):
     command = ["compare", "fedavg-digits", "heterofl-digits", *QUICKER, "--seeds", "2", "--out", str(tmp_path / "all")]
     code, out, err = nestling(capsys, *command, "--json")

@@ -70,6 +70,7 @@ def ended(process):
     return process.returncode, err.strip()
 
 
+@pytest.mark.slow
 def test_a_hangup_saves_whole_rounds_though_the_terminal_is_gone(tmp_path):
     place = tmp_path / "run"
     screen, terminal = os.openpty()
@@ -107,6 +108,7 @@ def test_sigterm_to_the_whole_group_saves_whole_rounds_and_what_nohup_ignores_st
     assert list((place / "checkpoints").glob("round-*"))
 
 
+@pytest.mark.slow
 def test_stopped_in_the_first_round_nothing_is_said_to_be_saved(tmp_path):
     place = tmp_path / "run"
     slow = ["local.epochs=100000", "data.samples=300", "rounds=2"]
@@ -121,6 +123,7 @@ def test_stopped_in_the_first_round_nothing_is_said_to_be_saved(tmp_path):
     assert not (place / "checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_compare_saves_the_rounds_of_all_its_runs(tmp_path):
     command = ["compare", "fedavg-digits", "heterofl-digits", "rounds=5000", *QUICK, "checkpoint=9999"]
@@ -136,6 +139,7 @@ def test_compare_saves_the_rounds_of_all_its_runs(tmp_path):
     assert all(map(gone, children))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_runs_of_a_compare_that_is_killed_save_and_end(tmp_path):
     place = tmp_path / "all" / "fedavg-digits" / "seed-0"
@@ -214,6 +218,7 @@ nestling.run(find("fedavg-digits").with_settings(settings), out="here")
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_so_once(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     path = os.pathsep.join([str(Path(nestling.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])

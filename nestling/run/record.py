@@ -215,7 +215,7 @@ def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
     """
     if handed:
         return f"nestling.run('config.toml', {', '.join(f'{kind}=…' for kind in handed)})"
-    if experiment.name not in PRESETS:
+    if not experiment.name or experiment.name not in PRESETS:
         return "nestling run config.toml"
     usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
     given: list[str] = []

@@ -6,6 +6,7 @@ import pytest
 import torch
 from axes_prove import VECTORS, Net
 from axes_zoo import ZOO
+from quick import mostly_slow
 from torch import nn
 
 import nestling
@@ -29,7 +30,7 @@ TINY = {
     "transformer-mlm": {"width": 8, "heads": 2, "head_width": 3, "hidden": 20, "vocabulary": 50, "depth": 2},
     "transformer-nwp": {"width": 8, "heads": 2, "head_width": 3, "hidden": 20, "vocabulary": 50, "depth": 2},
 }
-nets = pytest.mark.parametrize("name", TINY)
+nets = pytest.mark.parametrize("name", mostly_slow(TINY, quick=4))
 
 
 def given_to(name, batch=2):
@@ -69,7 +70,7 @@ def assert_untouched(model, before):
         assert after[key] == before[key], key
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", mostly_slow(ZOO, quick=40))
 def test_two_traces_give_the_same_map(name):
     case = ZOO[name]
     model, axes, given, kwgiven = case

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from axes_prove import assert_identity, assert_order_is_free, assert_trains, assert_whole_plan, some_units
+from quick import mostly_slow
 
 import nestling
 
@@ -246,7 +247,7 @@ VARIANTS = {
     "llama-of-one-key": (named("LlamaForCausalLM", **(LLAMA | {"num_key_value_heads": 1})), (WORDS,), {}, None),
 }
 ALL = MODELS | VARIANTS
-every = pytest.mark.parametrize("name", ALL)
+every = pytest.mark.parametrize("name", mostly_slow(ALL, quick=7))
 _made = {}
 
 

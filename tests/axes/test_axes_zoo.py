@@ -11,12 +11,13 @@ from axes_prove import (
     some_units,
 )
 from axes_zoo import ZOO
+from quick import mostly_slow
 
 import nestling
 from nestling.axes import Axis
 from nestling.axes.dims import Dims, Leaf
 
-every = pytest.mark.parametrize("name", ZOO)
+every = pytest.mark.parametrize("name", mostly_slow(ZOO, quick=50))
 
 
 @pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.axes is not None])

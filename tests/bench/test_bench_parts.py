@@ -85,6 +85,7 @@ def here(monkeypatch):
     monkeypatch.setattr("bench.rounds.player.WORKERS", 1)
 
 
+@pytest.mark.slow
 def test_programs_apart():
     assert apart(most_memory) > 1000
     with pytest.raises(RunError, match="nobody"):
@@ -93,6 +94,7 @@ def test_programs_apart():
     assert contest({"floor": program}, 1)["floor"][0]["round"] > 0
 
 
+@pytest.mark.slow
 def test_rounds_of_every_system(tmp_path, monkeypatch, here):
     monkeypatch.chdir(tmp_path)  # where no other system is installed
     monkeypatch.setattr("bench.rounds.measure.Contestant", Here)
@@ -143,6 +145,7 @@ def test_less_work_than_the_research_loop_does_has_no_bound():
 
 
 # workers and morphs train whole ResNets, which takes long; rounds are tested above
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PARTS.keys() - {"rounds", "workers", "morphs"}))
 def test_parts_run(name, here):
     found = measure(PARTS[name], quick=True)

@@ -20,6 +20,8 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(name="double")
 def _double():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from cut_cases import LAWS, NETS, PLANS, RESIDUAL, Through, case, dropped_names, random_plan, state_of
 from hypothesis import given, settings
+from quick import mostly_slow
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +34,7 @@ def real_macs(model, *example):
 UNCOUNTED = ("lstm", "gru", "vit", "transformer", "attention", "fused")
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_cost_is_that_of_the_real_submodel(name, which):
@@ -172,7 +173,7 @@ def test_batch_leaves_what_has_no_rows_alone():
 # ---- blocks
 
 
-@pytest.mark.parametrize("name", [*RESIDUAL, "steps"])
+@pytest.mark.parametrize("name", mostly_slow([*RESIDUAL, "steps"], quick=4))
 def test_a_dropped_block_costs_nothing(name):
     it = case(name)
     whole = cost(it.model, it.axes, Plan(), it.example)
@@ -196,7 +197,7 @@ def test_a_dropped_block_costs_nothing(name):
             assert whole.macs - found.macs == sum(body.values()) // 2
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_without_any_block_only_the_frame_is_left(name):
     it = case(name)
     plan = Plan(blocks=[])

@@ -28,13 +28,14 @@ from cut_cases import (
     state_of,
 )
 from hypothesis import given
+from quick import mostly_slow
 from torch import nn
 
 import nestling
 from nestling import Plan, Tally, extract, submodel
 from nestling.axes.dims import Leaf, leaves
 
-every_net = pytest.mark.parametrize("name", NETS)
+every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 DTYPE_LIST = [torch.float32, torch.float64, torch.bfloat16]
 
 
@@ -418,7 +419,7 @@ def test_p7_every_coordinate_that_a_client_holds_gets_its_weight(name, drawn):
     assert tally.clients == len(fleet)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 def test_p7_nothing_of_a_full_client_is_left_behind(name):
     """Special rows, biases, norm parameters, step sizes, statistics: all of it moves."""
     it = case(name)

@@ -31,6 +31,7 @@ from cut_cases import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from quick import mostly_slow
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +41,7 @@ import nestling
 from nestling import Plan, Tally, extract
 from nestling.axes.dims import leaves
 
-every_net = pytest.mark.parametrize("name", NETS)
+every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7}
 
 
@@ -118,7 +119,7 @@ def test_merge_of_levels(name, seed, counts):
     )
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 def test_full_plans_are_fedavg(name):
     it = case(name)
     state = state_of(it)
@@ -168,7 +169,7 @@ def test_order_does_not_matter(name, drawn, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["cnn", "joined", "tied", "resnet18"])
+@pytest.mark.parametrize("name", mostly_slow(["cnn", "joined", "tied", "resnet18"], quick=2))
 def test_value_may_be_asked_for_at_any_time(name, dtype):
     it = case(name)
     state = state_of(it, dtype)

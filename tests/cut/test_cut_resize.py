@@ -22,6 +22,7 @@ from cut_cases import (
     shared_steps,
 )
 from hypothesis import given, settings
+from quick import mostly_slow
 from torch import nn
 
 import nestling
@@ -405,7 +406,7 @@ def test_gpt2():
 # ---- training
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_a_training_step_works_and_merges_back(name, which):
@@ -425,7 +426,7 @@ def test_a_training_step_works_and_merges_back(name, which):
     assert all(parameter.grad is None for parameter in it.model.parameters())
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 def test_no_memory_is_shared_and_the_model_stays_as_it_was(name):
     it = case(name)
     printed, before = repr(it.model), {key: tensor.clone() for key, tensor in it.model.state_dict().items()}
@@ -501,7 +502,7 @@ def test_buffers_that_are_not_saved_are_copied():
 # ---- meta, build
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_resize_and_assign_is_submodel(name, which):
@@ -560,7 +561,7 @@ def stop(block):
         block.step = 0.0
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 @settings(LAWS, max_examples=5)
 @given(which=PLANS)
 def test_a_dropped_block_is_a_block_with_step_zero(name, which):
@@ -579,7 +580,7 @@ def test_a_dropped_block_is_a_block_with_step_zero(name, which):
     assert sum(isinstance(module, Residual) for module in small.modules()) == len(keep)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_names_of_shortcuts_do_not_depend_on_their_block(name):
     it = case(name)
     whole = it.model.state_dict()

@@ -28,7 +28,7 @@ from data_files import (
 )
 from scipy.io import savemat
 
-from nestling.data import DATASETS, load, names
+from nestling.data import DATASETS, digits, load, names
 from nestling.data.archive import contents
 from nestling.data.idx import files as idx_files
 from nestling.data.unpickle import unpickle
@@ -62,8 +62,14 @@ def test_digits_are_split_by_class_and_always_alike():
     assert digest.startswith("6aa3c174a15488f5")
 
 
+def test_the_file_of_the_digits_is_what_scikit_learn_loads():
+    for stored, loaded in zip(digits._stored(), digits._loaded(), strict=True):
+        assert np.array_equal(stored, loaded)
+
+
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(digits, "find_spec", lambda _: None)
     with pytest.raises(DataError, match=r"need the package 'sklearn': pip install 'nestling\[data\]'"):
         load("digits")
 

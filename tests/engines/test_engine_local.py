@@ -15,6 +15,7 @@ from pathlib import Path
 import engine_jobs
 import pytest
 import torch
+from quick import mostly_slow
 
 from nestling.engines import Failure, LocalEngine, Reply, messages
 from nestling.engines import limits as limits_module
@@ -337,6 +338,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_job_done_again(impatient, tmp_p
     assert f"worker process {first} gave no answer within" in events[0].message
 
 
+@pytest.mark.slow
 def test_a_worker_stopped_while_idle_is_noticed_too(impatient):
     victim = min(pids(impatient))
     os.kill(victim, signal.SIGSTOP)
@@ -371,7 +373,7 @@ def test_time_in_which_this_process_did_not_run_does_not_count(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["python", "torch"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", mostly_slow([2, 1], quick=1))
 def test_an_allocation_that_fails_once_is_tried_again_elsewhere(engine, workers, kind, tmp_path):
     used = engine if workers == 2 else LocalEngine(engine_jobs.make)
     with collect() as events:
@@ -463,6 +465,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.slow
 def test_workers_killed_while_idle_cost_no_try(engine, tmp_path):
     before = pids(engine)
     for pid in before:
@@ -506,6 +509,7 @@ def test_work_that_nobody_began_to_listen_to_does_nothing(engine, tmp_path):
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_after_close_no_process_is_left_and_all_can_begin_again(engine):
     before = pids(engine)
     others = living() - before
@@ -558,6 +562,7 @@ def test_a_second_list_of_jobs_waits_for_the_first_to_be_read(engine):
     assert found == ["one"] * 3
 
 
+@pytest.mark.slow
 def test_closing_the_engine_before_its_replies_is_fine():
     made = LocalEngine(engine_jobs.make, 2)
     results = made.work([("echo", 1), ("sleep", 1000)])

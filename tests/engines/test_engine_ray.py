@@ -22,7 +22,10 @@ from nestling.events import collect
 from nestling.run.experiment import run
 from nestling.run.presets import find
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
+pytestmark = [
+    pytest.mark.slow,  # a Ray is a dozen processes
+    pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'"),
+]
 
 
 @pytest.fixture(scope="module")

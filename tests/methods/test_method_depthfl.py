@@ -283,6 +283,7 @@ def test_two_rounds_come_again_bit_for_bit(variant):
     assert all(math.isfinite(told["loss"]) for told in final["submodels"].values())
 
 
+@pytest.mark.slow
 def test_levels_learn_and_the_deeper_the_more():
     final = played("full", rounds=5, samples=0, epochs=2).summary["final"]["submodels"]
     deep, middle, shallow = (final[level]["accuracy"] for level in ("1", "0.4", "0.05"))

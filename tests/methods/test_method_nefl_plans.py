@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import OPTIONS, net_of
+from quick import mostly_slow
 from torch import nn
 
 import nestling
@@ -161,7 +162,7 @@ def test_three_times_a_fifth_is_three_fifths():
 # ---- any other model
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 @FEW
 @given(gamma=GAMMAS)
 def test_width_is_the_square_root(name, gamma):
@@ -174,7 +175,7 @@ def test_width_is_the_square_root(name, gamma):
         assert share(axes, parameters, plan) == pytest.approx(gamma, abs=NEAR)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 @FEW
 @given(gamma=st.one_of(st.sampled_from(GRID), st.floats(0.02, 0.99)))
 def test_width_and_depth_meet_gamma(name, gamma):
@@ -187,7 +188,7 @@ def test_width_and_depth_meet_gamma(name, gamma):
     assert all(any(block.startswith(f"{stage}.") for block in blocks(axes, plan)) for stage in stages)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_the_grid_of_gammas(name):
     axes, parameters = whole(name)
     found = [share(axes, parameters, nefl_plan(axes, parameters, gamma, "WD", "none")) for gamma in GRID]
@@ -266,7 +267,7 @@ def test_depth_is_as_near_as_whole_blocks_allow(name, gamma):
         assert all(any(row) for row in kept)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 @FEW
 @given(gammas=st.tuples(GAMMAS, GAMMAS).map(sorted))
 def test_built_submodels_nest_by_width(name, gammas):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from quick import mostly_slow
 from torch.utils.flop_counter import FlopCounterMode
 
 import nestling
@@ -69,7 +70,7 @@ def test_the_papers_size():
     assert sum(p.numel() for p in net.parameters()) == resnet18 + bottlenecks + classifiers == 11_421_800
 
 
-@pytest.mark.parametrize("norm", ["bn", "gn", "none"])
+@pytest.mark.parametrize("norm", mostly_slow(["bn", "gn", "none"], quick=1))
 @pytest.mark.parametrize("depths", [(1, 1), (1, 2, 1, 1)], ids=str)
 def test_its_axes_are_proved(norm, depths):
     net = Exits(depths=depths, widths=(4, 8, 8, 12)[: len(depths)], channels=1, norm=norm)

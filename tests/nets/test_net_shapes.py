@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from quick import mostly_slow
 from torch import fx, nn
 
 from nestling.nets import build, example, names
@@ -55,7 +56,7 @@ SHAPES = {
 BIG = {"wide-resnet101-2", "vit-b16"}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", mostly_slow(SHAPES, quick=6))
 def test_papers_shapes(name):
     given, wanted = SHAPES[name]
     device = "meta" if name in BIG else "cpu"

@@ -330,6 +330,7 @@ document.querySelector("output").textContent = JSON.stringify({ seen, fetched, w
 """
 
 
+@pytest.mark.slow
 def test_a_browser_draws_the_page_without_errors_or_requests(page, tmp_path):
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:

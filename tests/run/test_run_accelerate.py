@@ -100,6 +100,7 @@ class Unsafe(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accelerate", ["auto", "off"])
 @pytest.mark.parametrize(
     ("method", "options", "cohort"),

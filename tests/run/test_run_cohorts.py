@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_cases import Fatal, same_state, small
+from quick import mostly_slow
+from run_cases import Fatal, same_state
+from run_cases import small as alone
 
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
@@ -25,6 +27,7 @@ from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 from nestling.settings import Local
 
+small = partial(alone, cohort="auto")
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
 SHALLOW = {"widths": [8, 8, 8, 8], "depths": [1, 2, 1, 1], "learn_steps": False}
@@ -54,6 +57,7 @@ def divided(experiment, round=1, **own):
     return clients, ratios, groups(made, clients, plans, ratios)
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit():
     experiment = small(method="fed-dropout", rounds=2, data=CLASSES, fleet=FLEET)
     many = [experiment.with_settings([f"workers={workers}"]) for workers in (1, 2, 8)]
@@ -67,14 +71,17 @@ def test_the_number_of_workers_changes_no_bit():
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [
-        ("heterofl", {}),
-        ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
-        ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
-        ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
-        ("heterofl", WORDS),
-        ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
-    ],
+    mostly_slow(
+        [
+            ("heterofl", {}),
+            ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
+            ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
+            ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
+            ("heterofl", WORDS),
+            ("nefl", {"model": Model(name="resnet18", options=SHALLOW)}),
+        ],
+        quick=3,
+    ),
 )
 @pytest.mark.usefixtures("exactly")
 def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
@@ -92,7 +99,7 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
         assert not same_state(together.state, alone.state), "nothing was trained together"
 
 
-@pytest.mark.parametrize("weighting", ["none", "samples", "width"])
+@pytest.mark.parametrize("weighting", mostly_slow(["samples", "none", "width"], quick=1))
 @pytest.mark.parametrize(
     ("method", "options", "model"),
     [
@@ -175,7 +182,7 @@ def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypa
     assert size * made.cost(made.submodel(1 / 8)).memory <= max(room, made.cost(made.whole()).memory)
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"])
+@pytest.mark.parametrize("method", mostly_slow(["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"], quick=2))
 @pytest.mark.usefixtures("exactly")
 def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method, monkeypatch):
     """The same round, but for the order of sums, whether a client's training is a job or a part of one."""
@@ -251,6 +258,7 @@ def test_the_table_was_measured():
     assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
+@pytest.mark.slow
 def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
     """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
     blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3))

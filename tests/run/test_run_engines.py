@@ -130,6 +130,7 @@ def test_what_clients_keep_and_data_of_any_layout_reach_workers():
 # ---- Ray
 
 
+@pytest.mark.slow
 @ray
 def test_ray_gives_the_same_bytes_though_a_worker_dies(tmp_path):
     method = replace(make("heterofl"), loss=partial(deadly, path=str(tmp_path / "died")))
@@ -220,6 +221,7 @@ def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
         assert weights[1].is_contiguous(memory_format=torch.channels_last) is last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["heterofl", "fjord"])
 def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_path):
     wide = Model(name="cnn", options={"widths": [4, 8, 256, 256]})

@@ -49,6 +49,7 @@ def test_a_lost_worker_is_told_and_changes_no_byte(tmp_path, caplog):
     assert not (tmp_path / "one" / "events.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_parts_of_an_evaluation_that_every_worker_is_lost_with_are_done_in_the_main_process(tmp_path, monkeypatch):
     few = {**SHORT, "rounds": 1, "fleet": FleetSettings(clients=2, per_round=1, levels="a")}
     few["evaluate"] = Evaluate(every=1, samples=50, statistics_clients=1)

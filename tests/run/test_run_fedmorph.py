@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import same_state, small, told
 from test_run_resume import Stop
 from test_run_rounds import played
@@ -106,7 +107,7 @@ def whole(request, tmp_path_factory):
     return experiment, folder
 
 
-@pytest.mark.parametrize("stop", [Stop(rounds=2), Stop(jobs=6), Stop(jobs=9)])
+@pytest.mark.parametrize("stop", mostly_slow([Stop(jobs=6), Stop(rounds=2), Stop(jobs=9)], quick=1))
 def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
@@ -115,6 +116,7 @@ def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     assert told(tmp_path / "cut") == told(folder)
 
 
+@pytest.mark.slow
 def test_two_workers_tell_the_same(tmp_path):
     for workers in (1, 2):
         run(morphing(workers=workers, rounds=3, data=FEWER), out=tmp_path / str(workers))

@@ -1,6 +1,7 @@
 """A run that is over is not touched again, whatever its method; one killed just before its end ends the same."""
 
 import pytest
+from quick import mostly_slow
 from run_cases import told
 
 from nestling.methods import names
@@ -34,7 +35,7 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("method", names())
+@pytest.mark.parametrize("method", mostly_slow(names(), quick=5))
 def test_resuming_changes_nothing(tmp_path, method):
     first = run(quick(method), out=tmp_path / "run")
     before, end = content(tmp_path / "run"), told(tmp_path / "run")

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import tiny, told
 from test_run_resume import Stop
 from torch import nn
@@ -192,7 +193,7 @@ def files(folder):
 
 
 @pytest.mark.parametrize("how", ["argument", "command", "edit"])
-@pytest.mark.parametrize("over", [True, False])
+@pytest.mark.parametrize("over", mostly_slow([True, False], quick=1))
 def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
     """The short run evaluates its last round, which the long one does not: it must not show."""
     short = tiny(method="standalone", rounds=3, checkpoint=2, evaluate=Evaluate(every=2, samples=20))

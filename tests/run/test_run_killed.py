@@ -28,4 +28,4 @@ def test_killed_before_any_file_operation(tmp_path, case):
 
 
 def test_killed_before_some_file_operations(tmp_path):
-    assert killed("standalone", tmp_path, 4, 17)["wrong"] == []
+    assert killed("standalone", tmp_path, 4, 29)["wrong"] == []

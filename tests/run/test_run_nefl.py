@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import same_state, small, told
 
 import nestling
@@ -46,7 +47,7 @@ def played(chosen, made=None):
     return made, servers
 
 
-@pytest.mark.parametrize("variant", ["W", "D", "DO", "WD"])
+@pytest.mark.parametrize("variant", mostly_slow(["WD", "W", "D", "DO"], quick=1))
 @pytest.mark.parametrize("learn", [True, False])
 def test_every_variant_runs(variant, learn):
     options = {"variant": variant, "learn_steps": learn}
@@ -147,6 +148,7 @@ def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler
     assert accuracies[0] == accuracies[1]
 
 
+@pytest.mark.slow
 def test_a_killed_run_finds_the_submodels_again(tmp_path):
     chosen = experiment(rounds=3, checkpoint=1, workers=1)
     run(chosen, out=tmp_path / "whole")
@@ -160,6 +162,7 @@ def test_a_killed_run_finds_the_submodels_again(tmp_path):
         assert file.read_bytes() == (tmp_path / "cut" / "submodels" / file.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit():
     one, two = (run(experiment(workers=workers)) for workers in (1, 2))
     assert same_state(one.state, two.state)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import LIMIT, call, wait_until
+from quick import mostly_slow
 from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
@@ -48,7 +49,7 @@ def whole(request, tmp_path_factory):
     return experiment, folder
 
 
-@pytest.mark.parametrize("jobs", [2, 7, 13])
+@pytest.mark.parametrize("jobs", mostly_slow([2, 7, 13], quick=1))
 def test_interrupted_in_the_middle_of_a_round(tmp_path, whole, jobs):
     experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
@@ -76,6 +77,7 @@ def written(folder):
         return status.st_size, status.st_mtime_ns
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path):
     """Whoever goes on is killed in its own rounds, too; children of a server that has imported PyTorch begin soon."""
     context = multiprocessing.get_context("forkserver")
@@ -152,6 +154,7 @@ def test_a_broken_checkpoint_is_named(tmp_path):
         resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX limits")
 def test_a_full_disk_loses_no_round(tmp_path):
     """A limit on file size stands for a disk that is full."""

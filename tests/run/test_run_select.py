@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import small as images
 from words_cases import MLM, NWP, double, masked, small
 
@@ -14,12 +15,15 @@ from nestling.settings import Local
 
 @pytest.mark.parametrize(
     ("method", "name", "task"),
-    [
-        ("fedavg", MLM, "masked-word"),
-        ("heterofl", NWP, "next-word"),
-        ("fedrolex", MLM, "masked-word"),
-        ("fed-dropout", NWP, "next-word"),
-    ],
+    mostly_slow(
+        [
+            ("fedavg", MLM, "masked-word"),
+            ("heterofl", NWP, "next-word"),
+            ("fedrolex", MLM, "masked-word"),
+            ("fed-dropout", NWP, "next-word"),
+        ],
+        quick=2,
+    ),
 )
 def test_the_result_is_that_of_the_masked_loss(method, name, task):
     """To the last bits of double precision, over several rounds, with momentum, weight decay, clipping and dropout."""

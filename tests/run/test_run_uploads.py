@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import same_state, small, told
 from test_run_resume import Stop
 from test_run_rounds import played
@@ -60,7 +61,9 @@ def test_bytes_are_those_of_the_encoding(upload):
     assert all(any(abs(size - guess) < 0.1 * guess + 60 for guess in about) for size in sizes)
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "fed-dropout", "lg-fedavg", "fjord", "fedavg"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(["heterofl", "fedrolex", "fed-dropout", "lg-fedavg", "fjord", "fedavg"], quick=1)
+)
 @pytest.mark.parametrize("format", ["topk", "1-bit"])
 def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
     upload = Upload(format=format, share=0.25, feedback=True)
@@ -72,12 +75,14 @@ def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
     assert told(tmp_path / "cut") == told(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_do_not_matter():
     experiment = small(rounds=3, upload=Upload(format="8-bit", rounding="stochastic", feedback=True))
     one, two = (run(msgspec.structs.replace(experiment, workers=workers)) for workers in (1, 2))
     assert same_state(one.state, two.state)
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_sent_later():
     every = FleetSettings(clients=8, per_round=8, levels="a")
     errors = {}

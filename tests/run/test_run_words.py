@@ -62,6 +62,7 @@ def test_clients_may_keep_models_to_themselves():
     assert all(told.keys() >= {"accuracy", "perplexity"} for told in final["submodels"].values())
 
 
+@pytest.mark.slow
 def test_workers_and_resumption_change_no_byte(tmp_path):
     experiment = masked(select=True, rounds=2, checkpoint=1)
     nestling.run(experiment, out=tmp_path / "one")

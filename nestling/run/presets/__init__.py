@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from nestling.errors import ConfigError, nearest
@@ -34,7 +35,24 @@ def every_preset() -> Iterator[Preset]:
         yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
 
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in every_preset()}
+class _Presets(Mapping[str, Preset]):
+    """All presets by name, made when first asked for: there are thousands, and most processes use none."""
+
+    def __getitem__(self, name: str) -> Preset:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> dict[str, Preset]:
+        return {preset.name: preset for preset in every_preset()}
+
+
+PRESETS: Mapping[str, Preset] = _Presets()
 
 
 def find(source: str) -> Experiment:
