@@ -247,7 +247,7 @@ VARIANTS = {
     "llama-of-one-key": (named("LlamaForCausalLM", **(LLAMA | {"num_key_value_heads": 1})), (WORDS,), {}, None),
 }
 ALL = MODELS | VARIANTS
-every = pytest.mark.parametrize("name", mostly_slow(ALL, quick=7))
+every = pytest.mark.parametrize("name", mostly_slow(ALL, quick=4))
 _made = {}
 
 

@@ -372,6 +372,7 @@ def test_time_in_which_this_process_did_not_run_does_not_count(monkeypatch):
 # ---- workers without memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["python", "torch"])
 @pytest.mark.parametrize("workers", mostly_slow([2, 1], quick=1))
 def test_an_allocation_that_fails_once_is_tried_again_elsewhere(engine, workers, kind, tmp_path):

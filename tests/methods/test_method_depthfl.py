@@ -270,6 +270,7 @@ def twice(variant):
     return played(variant), played(variant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["full", "plain"])
 def test_two_rounds_come_again_bit_for_bit(variant):
     one, other = twice(variant)

@@ -163,6 +163,7 @@ def test_so_many_threads_compute_a_run_and_the_callers_are_restored(threads):
     assert [(one.kind, one.level) for one in told if one.kind == "threads"] == [("threads", logging.INFO)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 4])
 def test_gradients_are_right_with_several_threads(threads):
     """An unsafe kernel gives wrong ones: in 28 of 100 runs with four threads."""
@@ -179,6 +180,7 @@ class Counting:
         return torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_worker_processes_use_so_many_threads_too():
     engine = LocalEngine(partial(_workshop, 2, Counting), workers=2)
     try:

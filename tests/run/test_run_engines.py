@@ -107,6 +107,7 @@ class Closure(nn.Module):
         return self.layers(self.change(x))
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_sent_are_built_again_by_workers(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     named = small(**SHORT, model=Model(name="test_run_engines:Closure"))
@@ -115,6 +116,7 @@ def test_models_that_cannot_be_sent_are_built_again_by_workers(monkeypatch):
     assert one.rounds == two.rounds
 
 
+@pytest.mark.slow
 def test_what_clients_keep_and_data_of_any_layout_reach_workers():
     """Images with channels last in memory: PyTorch chooses by that how to sum."""
     images = torch.randn(200, 8, 8, 3, generator=torch.Generator().manual_seed(0)).permute(0, 3, 1, 2)

@@ -81,6 +81,7 @@ def test_it_learns_and_shrinks():
     assert set(final["final"]["networks"]) == {"averaged"}
 
 
+@pytest.mark.slow
 def test_a_budget_is_met():
     options = {"every": 1, "budget": 0.2, "ratio": 0.7, "epochs": 4, "mask_lr": 20.0}
     made, servers, _ = played(morphing(options=options, rounds=12, model=WIDER))

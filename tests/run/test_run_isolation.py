@@ -75,6 +75,7 @@ def test_runs_in_two_threads_give_the_bytes_of_one_while_a_third_draws(alone, ki
         assert results[k].rounds == alone[kinds].rounds
 
 
+@pytest.mark.slow
 def test_the_caller_s_generator_is_as_before_and_workers_draw_the_same(alone):
     before = torch.get_rng_state()
     assert same_state(

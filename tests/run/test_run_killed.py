@@ -27,5 +27,6 @@ def test_killed_before_any_file_operation(tmp_path, case):
     assert result["wrong"] == []
 
 
+@pytest.mark.slow
 def test_killed_before_some_file_operations(tmp_path):
     assert killed("standalone", tmp_path, 4, 29)["wrong"] == []

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import same_state, told
 from words_cases import MLM, NWP, OPTIONS, double, masked, small
 
@@ -17,7 +18,7 @@ from nestling.run.setting import Blueprint, setting
 from nestling.settings import Local
 
 
-@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedrolex", "fed-dropout", "fjord"])
+@pytest.mark.parametrize("method", mostly_slow(["heterofl", "fedavg", "fedrolex", "fed-dropout", "fjord"], quick=2))
 def test_methods_predict_next_words(method):
     result = nestling.run(small(method=method))
     final = result.summary["final"]
