@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
-.PHONY: help demo test slow avx2 check lint types imports bench clean
+.PHONY: help demo test slow avx2 check lint types imports golden bench clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,10 @@ imports: $(READY)
 	$(BIN)/lint-imports
 
 check: lint types imports test slow   ## lint, types, import contract, all tests
+
+# What a refactoring must not change. NAMES chooses some of the runs in tests/golden/golden_runs.toml.
+golden: $(READY) ## do runs leave the same bytes as at an earlier revision? make golden BASE=REV
+	$(BIN)/python tests/golden/golden.py '$(BASE)' $(NAMES)
 
 # Other systems that rounds are compared with have environments of their own, as their pins differ. Where one cannot be
 # made, say without a network, the benchmark tells so and measures the rest.

@@ -146,8 +146,12 @@ def _tensor_differences(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) ->
         one, other = old[name], new[name]
         if one.shape != other.shape or one.dtype != other.dtype:
             yield f"{name}: {one.dtype} {tuple(one.shape)} became {other.dtype} {tuple(other.shape)}"
-        elif one.numel() and one.contiguous().view(torch.uint8).ne(other.contiguous().view(torch.uint8)).any():
+        elif one.numel() and _bytes(one).ne(_bytes(other)).any():
             yield f"{name}: differs by up to {(one.double() - other.double()).abs().max().item():.3g}"
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _models(place: Path) -> dict[str, Tensor]:
