@@ -25,12 +25,11 @@ from nestling.kernels.grouped_layers import Layout
 from nestling.nets import example
 from nestling.run.built import built
 from nestling.run.cohorts import Row, Table
-from nestling.run.config import Experiment, FleetSettings, Model
 from nestling.run.jobs import Train, TrainMany
 from nestling.run.likeness import likeness
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 SIZES = (2, 5, 10, 20, 50)
 COMMAND = "python -m bench.cohorts > nestling/run/cohorts.json"
@@ -73,7 +72,7 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
         cohort=clients,
         model=Model(name=case.name, options=case.options),
         fleet=FleetSettings(clients=clients, per_round=clients, levels="a"),
-        local=Local(epochs=1, batch=case.batch),
+        local=LocalTraining(epochs=1, batch=case.batch),
     )
     made = setting(Blueprint(experiment, dataset=from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))))
     workshop, plan = Workshop(made), made.submodel(ratio)

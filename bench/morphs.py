@@ -17,7 +17,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 _SAMPLES = 600  # of a client, as MNIST has for 100 of them
 _SERVER = 0.625  # of all samples here: 10,000 unlabelled ones beside the 6,000 of ten clients
@@ -55,7 +55,7 @@ def _setting(method: str, options: dict[str, object], client: int) -> Setting:
         cohort="off",
         model=Model(name="resnet8"),
         fleet=FleetSettings(clients=10, per_round=10, levels="a"),
-        local=Local(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
+        local=LocalTraining(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
     ).with_settings([f"data.unlabelled={_SERVER}"])
     return setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:10], labels[:10]))))
 

@@ -16,7 +16,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 
 def populations(quick: bool = False) -> Iterator[Figure]:
@@ -44,7 +44,7 @@ def _words(clients: int, drawn: int) -> Experiment:
     fleet = FleetSettings(clients=clients, per_round=drawn, levels="a-b-c-d-e")
     model = Model(name="transformer-nwp", options={"width": 64, "hidden": 128, "depth": 1})
     data = Data(name="words", partition="user", most_per_client=4)  # all have as many, so rounds differ in nothing else
-    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=Local(epochs=1, batch=4))
+    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=LocalTraining(epochs=1, batch=4))
 
 
 def _rounds(clients: int, drawn: int) -> Callable[[], None]:

@@ -19,12 +19,11 @@ from bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.nets import build, example
-from nestling.run.config import Experiment, FleetSettings, Model
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 MODEL, BATCH, WORKERS = "resnet18", 10, 2
 
@@ -47,7 +46,7 @@ def round_peak(method: str, levels: str, clients: int) -> int:
     images = torch.randint(0, 256, (clients * 2 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=draw)
     labels = torch.arange(len(images)) % 10
     fleet = FleetSettings(clients=clients, per_round=clients, levels=levels)
-    local = Local(epochs=1, batch=BATCH)
+    local = LocalTraining(epochs=1, batch=BATCH)
     experiment = Experiment(method=method, workers=WORKERS, model=Model(name=MODEL), fleet=fleet, local=local)
     idle = LocalEngine(_make_idle, WORKERS)
     list(idle.work([None] * WORKERS))

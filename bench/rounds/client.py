@@ -14,7 +14,7 @@ from nestling.data import TextShares
 from nestling.data.batches import batches
 from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 Batch = tuple[Tensor, Tensor]
 
@@ -51,7 +51,7 @@ def training(made: Setting, client: int, round: int) -> DataLoader[Batch]:
     return DataLoader(held, batch_sampler=order)
 
 
-def fit(model: nn.Module, loader: Iterable[Batch], local: Local) -> float:
+def fit(model: nn.Module, loader: Iterable[Batch], local: LocalTraining) -> float:
     """Train a model; return the mean loss of its batches."""
     model.train()
     optimizer = torch.optim.SGD(

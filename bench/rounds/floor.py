@@ -13,7 +13,7 @@ from bench.rounds.workloads import read
 from nestling.kernels.memory_format import fast_format
 from nestling.run.built import plain
 from nestling.run.setting import Setting
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 Batch = tuple[Tensor, Tensor]
 
@@ -53,7 +53,7 @@ def bare(made: Setting, ratio: float) -> nn.Module:
     return model.train()
 
 
-def steps(model: nn.Module, batches: Iterable[Batch], local: Local) -> None:
+def steps(model: nn.Module, batches: Iterable[Batch], local: LocalTraining) -> None:
     """Take a step on every batch, with the optimiser that training uses, and nothing else."""
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(

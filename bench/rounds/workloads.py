@@ -20,7 +20,7 @@ from nestling.nets import MODELS
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.seeds import torch_stream
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 _LENGTH = 64  # words of a sequence
 
@@ -135,7 +135,7 @@ def experiment(workload: Workload, workers: int = 1, **more: Any) -> Experiment:
         model=Model(name=workload.model, options=workload.options, width=workload.width),
         data=Data(partition="iid" if workload.channels else "user"),
         fleet=FleetSettings(clients=workload.clients, per_round=workload.clients, levels=workload.levels),
-        local=Local(lr=0.01, epochs=1, batch=10),
+        local=LocalTraining(lr=0.01, epochs=1, batch=10),
         evaluate=Evaluate(submodels=False),
         **more,
     )

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from nestling.draws import no_draws
-from nestling.errors import ConfigError
 from nestling.kernels.dense import is_dense
 from nestling.kernels.device import has_kernels
 from nestling.kernels.fused_sgd import FusedSGD, can_step
-from nestling.settings import Local
+from nestling.settings import LocalTraining
+from nestling.settings.structs import Precision
 from nestling.torch_private import has_fused_sgd
-
-Precision = Literal["full", "mixed"]
 
 
 def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
     """The half-precision type that forward passes use on a device: none in full precision.
 
-    >>> half_of(torch.device("cpu"), "full")
-    >>> half_of(torch.device("cpu"), "mixed")
-    Traceback (most recent call last):
-        ...
-    nestling.errors.ConfigError: precision=mixed is for GPUs: on the CPU use precision=full, which is faster there
+    >>> half_of(torch.device("cuda"), "full")
     """
     if precision == "full":
         return None
-    if device.type == "cpu":
-        raise ConfigError("precision=mixed is for GPUs: on the CPU use precision=full, which is faster there")
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
     return torch.bfloat16
@@ -57,7 +48,7 @@ class Optimizer:
     Examples
     --------
     >>> weight = nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> optimizer = Optimizer([weight], Local(momentum=0.0, weight_decay=0.0, clip=1.0), lr=1.0)
+    >>> optimizer = Optimizer([weight], LocalTraining(momentum=0.0, weight_decay=0.0, clip=1.0), lr=1.0)
     >>> optimizer.step((5 * weight).sum())
     >>> weight.tolist(), weight.grad
     ([2.292893409729004, 3.292893409729004], None)
@@ -66,7 +57,7 @@ class Optimizer:
     def __init__(
         self,
         parameters: list[nn.Parameter],
-        training: Local,
+        training: LocalTraining,
         lr: float,
         half: torch.dtype | None = None,
         buffers: list[Tensor] | None = None,
@@ -136,7 +127,9 @@ class Optimizer:
             parameter.grad = None
 
 
-def _torch_optimizer(parameters: list[nn.Parameter], training: Local, lr: float, fast: bool) -> torch.optim.Optimizer:
+def _torch_optimizer(
+    parameters: list[nn.Parameter], training: LocalTraining, lr: float, fast: bool
+) -> torch.optim.Optimizer:
     fused = True if fast and has_kernels(parameters) and all(is_dense(one) for one in parameters) else None
     if training.optimizer == "sgd" and not has_fused_sgd():
         fused = None

@@ -16,7 +16,7 @@ from nestling.kernels.cross_entropy import correct
 from nestling.kernels.device import exact
 from nestling.methods.context import Learner
 from nestling.methods.parts.losses import Loss, cross_entropy
-from nestling.settings.local_training import Local
+from nestling.settings import LocalTraining
 from nestling.torch_private import foreach_norm
 
 
@@ -45,7 +45,7 @@ def train(
     learner: Learner,
     samples: Tensor,
     batch: Callable[[Tensor], tuple[Tensor, Tensor]],
-    how: Local,
+    how: LocalTraining,
     *,
     lr: float,
     generator: torch.Generator,

@@ -20,8 +20,7 @@ from torch import Tensor
 from nestling.data.dataset import Dataset
 from nestling.errors import DataError, nearest
 from nestling.seeds import numpy_stream
-
-MOST_ALIKE = 10**6  # the largest alpha: shares are equal to three digits, and far larger ones overflow
+from nestling.settings.structs import MOST_ALIKE
 
 Owners = NDArray[np.int64]  # the client of every sample; −1 for nobody
 Random = np.random.Generator

@@ -30,6 +30,7 @@ def has_frozen_weights(module: nn.Module) -> bool:
 def keep_frozen(model: nn.Module) -> None:
     """Let the frozen norms of a model normalise by the statistics that they have, while training too.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.BatchNorm1d(1).requires_grad_(False))
     >>> keep_frozen(model)
     >>> model.train()(torch.tensor([[1.0], [3.0]])).round(), model[0].running_mean

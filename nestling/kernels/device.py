@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import torch
@@ -11,28 +10,13 @@ from torch import Tensor
 from nestling.errors import ConfigError
 
 
-def named_device(name: str) -> torch.device:
-    """Return a device by name, on whatever machine it is.
-
-    >>> named_device("cuda:1")
-    device(type='cuda', index=1)
-    >>> named_device("gpu")
-    Traceback (most recent call last):
-        ...
-    nestling.errors.ConfigError: the setting device cannot be 'gpu': it is cpu, cuda, cuda:0, cuda:1, … or mps
-    """
-    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,2})?", name):
-        raise ConfigError(f"the setting device cannot be {name!r}: it is cpu, cuda, cuda:0, cuda:1, … or mps")
-    return torch.device(name)
-
-
 def find_device(name: str) -> torch.device:
     """Return a device of this machine by name, or say in one sentence why it cannot be used.
 
     >>> find_device("cpu")
     device(type='cpu')
     """
-    device = named_device(name)
+    device = torch.device(name)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(

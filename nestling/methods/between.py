@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 State = Mapping[str, Tensor]
 
@@ -53,7 +53,7 @@ class Between:
     clients: int
     inputs: Tensor
     ready: Callable[[Tensor], Tensor]
-    local: Local
+    local: LocalTraining
     lr: float
     seed: int
 

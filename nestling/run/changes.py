@@ -15,7 +15,7 @@ import msgspec
 
 from nestling.errors import RunError
 from nestling.methods import Method
-from nestling.run.config import Experiment
+from nestling.settings import Experiment
 
 HARMLESS = frozenset({"name", "workers", "engine", "address", "worker_timeout", "checkpoint", "data.dir"})
 

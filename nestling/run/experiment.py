@@ -27,7 +27,6 @@ from nestling.kernels.device import find_device
 from nestling.methods import Method
 from nestling.run import checkpoint
 from nestling.run.changes import check_rounds, check_settings
-from nestling.run.config import Experiment, checked, from_file
 from nestling.run.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.run.disk import creating, writing
 from nestling.run.evaluate import evaluate, score
@@ -39,6 +38,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Experiment, checked, from_file
 
 _WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 

@@ -25,9 +25,9 @@ from nestling.errors import ConfigError, RunError
 from nestling.events import report
 from nestling.files import write_whole
 from nestling.methods import Method
-from nestling.run.config import Experiment
 from nestling.run.directory import CONFIG, IDENTITY
 from nestling.run.setting import Blueprint, Setting
+from nestling.settings import Experiment
 
 _FORMAT = "nestling-run-1"
 _BYTES = 2**23  # that are read of one tensor, at most

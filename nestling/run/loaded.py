@@ -16,13 +16,13 @@ from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.methods import Method
 from nestling.run import checkpoint
-from nestling.run.config import Experiment, from_file
 from nestling.run.evaluate import ready
 from nestling.run.identity import Identity, describe
 from nestling.run.isolation import clean_torch
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
+from nestling.settings import Experiment, from_file
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,10 +29,10 @@ from nestling.engines.parent import (
 from nestling.errors import NestlingError, RunError, RunFailed, first_line
 from nestling.events import in_words, totals_of
 from nestling.run.changes import HARMLESS, changed_settings
-from nestling.run.config import Experiment, from_file
 from nestling.run.directory import CONFIG, METRICS, SUMMARY
 from nestling.run.experiment import resume, run
 from nestling.run.record import written
+from nestling.settings import Experiment, from_file
 
 _POLL = 0.5  # seconds between looks at how far the experiments are
 _SAVING = 60.0  # seconds that experiments have to save their rounds when they are stopped

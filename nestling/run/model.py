@@ -19,10 +19,10 @@ from nestling.imported import imported
 from nestling.methods import Method
 from nestling.nets import MODELS, build
 from nestling.nets.pretrained import start_from
-from nestling.run.config import Experiment
 from nestling.run.texts import blind, follows
 from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
+from nestling.settings import Experiment
 
 
 def traced_model(

@@ -18,11 +18,11 @@ import tomli_w
 from nestling.cut.wire import save
 from nestling.errors import RunError
 from nestling.files import sync, write_whole
-from nestling.run.config import Experiment, as_value
 from nestling.run.directory import METRICS, MODEL, SUBMODELS
 from nestling.run.presets import PRESETS
 from nestling.run.server import Server
 from nestling.run.setting import Setting
+from nestling.settings import Experiment, as_value
 
 _COPY = "put back a copy of it, or start a new run"
 

@@ -21,7 +21,6 @@ from nestling.engines import Engine
 from nestling.errors import RunFailed
 from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
-from nestling.methods.server import step
 from nestling.run.between import between
 from nestling.run.cohorts import groups
 from nestling.run.jobs import Train, Update
@@ -32,6 +31,7 @@ from nestling.run.setting import Setting
 from nestling.run.slices import Slices
 from nestling.run.training import trained
 from nestling.run.uploads import expected, unpacked
+from nestling.server.server_step import step
 from nestling.settings import learning_rate
 
 Tick = Callable[[], None]

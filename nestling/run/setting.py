@@ -20,13 +20,13 @@ from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mi
 from nestling.kernels.batch_norms import batch_norms
 from nestling.methods import Method, Turn, make
 from nestling.methods.parts.static_norms import STATISTICS
-from nestling.run.config import Experiment
 from nestling.run.frozen import frozen_names, frozen_slice
 from nestling.run.model import check_output, traced_model
 from nestling.run.rows import thawed, token_axes
 from nestling.run.shares import dealt, opened
 from nestling.run.texts import held_out
 from nestling.seeds import derive, torch_stream
+from nestling.settings import Experiment
 from nestling.tasks.language import Words
 
 _OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes

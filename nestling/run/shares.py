@@ -10,9 +10,9 @@ from torch import Tensor
 from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
 from nestling.data.text import gathered
 from nestling.errors import ConfigError
-from nestling.run.config import Experiment
 from nestling.run.texts import deal, held_out, open_text
 from nestling.seeds import numpy_stream
+from nestling.settings import Experiment
 
 
 def opened(experiment: Experiment, own: Dataset | Text | None = None) -> Dataset | Text:

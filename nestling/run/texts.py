@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nestling.data import Text, TextShares, load_text, share
 from nestling.data.text import fitting, gathered
 from nestling.errors import ConfigError
-from nestling.run.config import Experiment
+from nestling.settings import Experiment
 
 
 def open_text(experiment: Experiment) -> Text:

@@ -1,6 +1,33 @@
-"""Settings: what experiments are made of, typed and validated."""
+"""Settings: what an experiment is made of, read, validated and written."""
 
-from nestling.settings.local_training import Local
+from nestling.settings.config_file import from_file
+from nestling.settings.overrides import as_value
 from nestling.settings.schedule import learning_rate
+from nestling.settings.structs import (
+    Data,
+    Evaluate,
+    Experiment,
+    FleetSettings,
+    LocalTraining,
+    Model,
+    ServerSettings,
+    Upload,
+    checked,
+    read,
+)
 
-__all__ = ["Local", "learning_rate"]
+__all__ = [
+    "Data",
+    "Evaluate",
+    "Experiment",
+    "FleetSettings",
+    "LocalTraining",
+    "Model",
+    "ServerSettings",
+    "Upload",
+    "as_value",
+    "checked",
+    "from_file",
+    "learning_rate",
+    "read",
+]

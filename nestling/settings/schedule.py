@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from nestling.settings.local_training import Local
+from nestling.settings.structs import LocalTraining
 
 
-def learning_rate(how: Local, round: int, rounds: int) -> float:
+def learning_rate(how: LocalTraining, round: int, rounds: int) -> float:
     """Return the learning rate of a round, counted from 1, in a run of `rounds` rounds.
 
-    >>> how = Local(lr=0.1, schedule="steps", milestones=(150, 250))
+    >>> how = LocalTraining(lr=0.1, schedule="steps", milestones=(150, 250))
     >>> [round(learning_rate(how, r, 400), 6) for r in (1, 150, 151, 251)]
     [0.1, 0.1, 0.01, 0.001]
     """

@@ -1,6 +1,6 @@
 """How a change of weights travels: a dictionary of tensors as few bytes, and back. Pure; knows no federation."""
 
-from nestling.upload.config import Upload
+from nestling.settings import Upload
 from nestling.upload.feedback import compress
 from nestling.upload.message import decode, encode
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nestling.errors import UploadError
-from nestling.upload.config import Upload
+from nestling.settings import Upload
 from nestling.upload.message import decode, encode
 
 

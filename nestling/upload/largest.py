@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nestling.upload.config import Scope
+from nestling.settings.structs import Scope
 from nestling.upload.rice import Places
 
 

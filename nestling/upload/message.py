@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nestling.errors import UploadError
 from nestling.seeds import torch_stream
+from nestling.settings.structs import Format, Upload
 from nestling.upload import rice
-from nestling.upload.config import Name, Upload
 from nestling.upload.largest import largest
 from nestling.upload.reader import Reader
 from nestling.upload.rice import Places
@@ -33,7 +33,7 @@ class _Format(NamedTuple):
 
 
 # a format's place here is the byte that names it: new ones go to the end
-_FORMATS: dict[Name, _Format] = {
+_FORMATS: dict[Format, _Format] = {
     "dense": _Format(False, RAW),
     "topk": _Format(True, RAW),
     "8-bit": _Format(False, EIGHT_BITS),

@@ -20,18 +20,17 @@ from nestling.methods.context import Learner
 from nestling.methods.parts.losses import cross_entropy
 from nestling.nets import MODELS, build
 from nestling.run.built import built
-from nestling.run.config import Data, Experiment, FleetSettings, Model
 from nestling.run.jobs import Train, TrainMany
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
 from nestling.seeds import torch_stream
-from nestling.settings import Local
+from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 COHORTS = (1, 2, 5)
 HELD = (22, 20, 20, 20, 20)  # samples of the clients, in batches of 20: a cohort narrows to one client
-LOCAL = Local(lr=0.02, batch=20, epochs=1, momentum=0.9, weight_decay=1e-3)
+LOCAL = LocalTraining(lr=0.02, batch=20, epochs=1, momentum=0.9, weight_decay=1e-3)
 
 WIDTHS = {4: (16, 12, 8, 6), 3: (16, 8, 6)}
 SHALLOW = {"depths": (1, 1, 1, 1), "widths": WIDTHS[4]}

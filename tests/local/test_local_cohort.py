@@ -19,7 +19,7 @@ from nestling.kernels.grouped_layers import Grouped, obstacle
 from nestling.methods.context import Learner
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=25, database=None)
 NORMS = ({"norm": kind, "widths": (8, 8, 8, 8)} for kind in ("gn", "ln", "in", "none"))
@@ -122,7 +122,7 @@ def perceptron(norm=True):
 @LAWS
 @given(
     how=st.builds(
-        Local,
+        LocalTraining,
         optimizer=st.sampled_from(["sgd", "adam"]),
         momentum=st.sampled_from([0.0, 0.9]),
         weight_decay=st.sampled_from([0.0, 0.1]),
@@ -147,7 +147,7 @@ def test_a_cohort_is_its_clients_one_by_one(how, mu, counts, masked, tracks, lay
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_whoever_is_done_changes_no_more_and_disturbs_nobody(optimizer):
-    how = Local(epochs=2, batch=3, optimizer=optimizer, weight_decay=0.1, clip=0.0)
+    how = LocalTraining(epochs=2, batch=3, optimizer=optimizer, weight_decay=0.1, clip=0.0)
     assert_same(*both(perceptron(norm=False), (3, 14, 2, 8, 8), how, mu=3.0))
 
 
@@ -157,7 +157,7 @@ def test_models_train_together_as_alone(name, options):
     model = nestling.submodel(net, axes, nestling.plan(axes, 0.5))
     scale(model, axes, 0.5)
     make_static(model)
-    how = Local(epochs=2, batch=4)
+    how = LocalTraining(epochs=2, batch=4)
     assert_same(*both(model, (9, 12, 6), how, classes=3, inputs=inputs_of(name, count=12)))
 
 
@@ -180,9 +180,9 @@ def test_dropout_draws_what_each_client_would_draw_alone():
     torch.manual_seed(0)
     model = Words().double()
     ids = torch.randint(7, (20, 5), generator=generator(3))
-    alone, together = both(model, (7, 9, 4, 2), Local(epochs=2, batch=3), classes=7, inputs=ids)
+    alone, together = both(model, (7, 9, 4, 2), LocalTraining(epochs=2, batch=3), classes=7, inputs=ids)
     assert_same(alone, together)
-    plain, _ = both(Words(dropout=0.0).double(), (7, 9), Local(epochs=2, batch=3), classes=7, inputs=ids)
+    plain, _ = both(Words(dropout=0.0).double(), (7, 9), LocalTraining(epochs=2, batch=3), classes=7, inputs=ids)
     assert not torch.allclose(plain[0][0]["norm.weight"], alone[0][0]["norm.weight"])
 
 
@@ -200,7 +200,7 @@ class Tables(nn.Module):
 def test_a_single_sample_of_a_single_client_is_no_table_of_positions():
     torch.manual_seed(0)
     ids = torch.randint(7, (20, 4, 2), generator=generator(3))
-    assert_same(*both(Tables().double(), (1, 4, 6), Local(epochs=2, batch=2), inputs=ids))
+    assert_same(*both(Tables().double(), (1, 4, 6), LocalTraining(epochs=2, batch=2), inputs=ids))
 
 
 def test_words_that_do_not_count_count_for_nobody():
@@ -209,7 +209,9 @@ def test_words_that_do_not_count_count_for_nobody():
     targets = torch.randint(20, ids.shape, generator=generator(4))
     targets[torch.rand(ids.shape, generator=generator(5)) < 0.4] = -100
     labels = [torch.arange(15), None, torch.arange(5, 20), None]
-    alone, together = both(net, (7, 9, 4, 2), Local(epochs=2, batch=3), labels=labels, inputs=ids, targets=targets)
+    alone, together = both(
+        net, (7, 9, 4, 2), LocalTraining(epochs=2, batch=3), labels=labels, inputs=ids, targets=targets
+    )
     assert_same(alone, together)
     assert together[1][1].samples < 2 * 9 * ids.shape[1]
 
@@ -226,7 +228,7 @@ def test_frozen_and_unused_parameters_stay():
     torch.manual_seed(0)
     model = Net().double()
     model.first.bias.requires_grad_(False)
-    alone, together = both(model, (8, 5), Local(epochs=1, batch=4, weight_decay=0.5))
+    alone, together = both(model, (8, 5), LocalTraining(epochs=1, batch=4, weight_decay=0.5))
     assert_same(alone, together)
     start = states_of(model, 2)[1]
     for name in ("spare.weight", "first.bias"):
@@ -323,4 +325,4 @@ def both_diverge(model):
         for k, state in enumerate(states_of(model, 2))
     ]
     batch = Wobble(inputs, torch.zeros(8).long(), 2).many
-    return train_together(Grouped(model, 2, "batch"), members, batch, Local(epochs=1, batch=2), lr=0.1)
+    return train_together(Grouped(model, 2, "batch"), members, batch, LocalTraining(epochs=1, batch=2), lr=0.1)

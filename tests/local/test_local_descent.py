@@ -8,7 +8,7 @@ from torch import nn
 
 from nestling.client.sgd import Optimizer
 from nestling.kernels.fused_sgd import FusedSGD, can_step
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 SHAPES = [(3, 4), (5,), (2, 3, 2, 2), ()]
 
@@ -32,7 +32,7 @@ def pull(parameters, step, used):
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_its_steps_are_those_of_pytorch(momentum, decay, clip, use, dtype):
-    how = Local(momentum=momentum, weight_decay=decay, clip=clip)
+    how = LocalTraining(momentum=momentum, weight_decay=decay, clip=clip)
     ours, theirs = weights(1, dtype), weights(1, dtype)
     stepping = Optimizer(ours, how, 0.05)
     assert can_step(ours)
@@ -67,7 +67,7 @@ def test_the_kernel_does_not_take_other_types(parameters):
 def test_gradients_of_an_earlier_round_are_forgotten():
     ours = weights(3)
     pull(ours, 1, {0, 1}).backward()
-    Optimizer(ours, Local(), 0.1)
+    Optimizer(ours, LocalTraining(), 0.1)
     assert all(one.grad is None for one in ours)
 
 
@@ -75,7 +75,7 @@ def test_narrowed_it_goes_on_with_the_first_clients():
     """Momenta of clients that are done are left behind."""
     stacked = nn.Parameter(torch.ones(3, 2))
     whole = stacked.data
-    optimizer = Optimizer([stacked], Local(momentum=0.5, weight_decay=0.0, clip=0.0), 1.0)
+    optimizer = Optimizer([stacked], LocalTraining(momentum=0.5, weight_decay=0.0, clip=0.0), 1.0)
     optimizer.step(stacked.sum())
     stacked.data = whole[:2]
     optimizer.narrow(2)
@@ -85,7 +85,7 @@ def test_narrowed_it_goes_on_with_the_first_clients():
 
 @pytest.mark.parametrize("used", [{0, 1, 2, 3}, {1, 3}])
 def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it(used):
-    how, room, told, places = Local(momentum=0.9), [], [], []
+    how, room, told, places = LocalTraining(momentum=0.9), [], [], []
     for shared in (None, room, room):
         ours = weights(4)
         optimizer = Optimizer(ours, how, 0.1, buffers=shared)
@@ -100,7 +100,7 @@ def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it
 
 
 def test_room_of_another_shape_or_order_in_memory_is_not_used():
-    how, room = Local(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
+    how, room = LocalTraining(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
     ours = [nn.Parameter(torch.ones(3, 2).t()), nn.Parameter(torch.ones(5))]
     Optimizer(ours, how, 0.1, buffers=room).step(ours[0].sum() + ours[1].sum())
     assert [one.stride() for one in room] == [one.stride() for one in ours]
@@ -120,7 +120,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_weights_may_lie_in_memory_in_any_order(layout, optimizer, clip):
     """The kernel goes through memory as if all tensors lay alike: where they do not, it would mix them up."""
-    how = Local(optimizer=optimizer, momentum=0.9, clip=clip)
+    how = LocalTraining(optimizer=optimizer, momentum=0.9, clip=clip)
     ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
     slopes = torch.randn(ours.shape, dtype=torch.float64)
     two = [Optimizer([one], how, 0.1) for one in (ours, theirs)]

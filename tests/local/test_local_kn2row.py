@@ -18,7 +18,7 @@ from nestling.kernels import memory_format as formats
 from nestling.kernels.grouped_layers import Grouped
 from nestling.kernels.kn2row import Kn2row, _derivatives, can_be_products
 from nestling.kernels.memory_format import fast_format
-from nestling.settings.local_training import Local
+from nestling.settings import LocalTraining
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=150, database=None)
 SIZE = st.integers(1, 6)
@@ -172,7 +172,7 @@ def test_clients_of_a_cohort_may_have_them(name, monkeypatch):
         joined = torch.cat(list(parts))
         return inputs[joined], targets[joined]
 
-    how = Local(epochs=1, batch=4, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
+    how = LocalTraining(epochs=1, batch=4, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
     trained = train_together(Grouped(net, 2, layout), members, batch, how, lr=0.1)
     net.train()
     F.cross_entropy(net(inputs[chosen[0]]), targets[chosen[0]]).backward()

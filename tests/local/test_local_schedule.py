@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestling.settings import Local, learning_rate
+from nestling.settings import LocalTraining, learning_rate
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=100, database=None)
 LR = st.floats(1e-5, 10)
@@ -15,7 +15,7 @@ ROUNDS = st.integers(1, 60)
 
 
 def rates(rounds, **how):
-    return [learning_rate(Local(**how), round, rounds) for round in range(1, rounds + 1)]
+    return [learning_rate(LocalTraining(**how), round, rounds) for round in range(1, rounds + 1)]
 
 
 @LAWS
@@ -47,7 +47,9 @@ def test_cosine_starts_full_and_falls_to_just_above_zero(lr, rounds):
     assert found[0] == lr
     assert all(a > b for a, b in pairwise(found))
     assert found[-1] > 0
-    assert learning_rate(Local(lr=lr, schedule="cosine"), rounds + 1, rounds) == pytest.approx(0, abs=lr * 1e-12)
+    assert learning_rate(LocalTraining(lr=lr, schedule="cosine"), rounds + 1, rounds) == pytest.approx(
+        0, abs=lr * 1e-12
+    )
     # halfway it is half, and it falls as far before as after
     for k, rate in enumerate(found[1:], start=1):
         assert rate + found[rounds - k] == pytest.approx(lr)

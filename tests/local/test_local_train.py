@@ -15,7 +15,7 @@ from nestling.client.train import train
 from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.methods.parts.static_norms import make_static
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
 
@@ -71,7 +71,7 @@ def by_hand(model, samples, batch, how, lr, mu, random):
 @LAWS
 @given(
     how=st.builds(
-        Local,
+        LocalTraining,
         optimizer=st.sampled_from(["sgd", "adam"]),
         momentum=st.sampled_from([0.0, 0.5, 0.9]),
         weight_decay=st.sampled_from([0.0, 5e-4, 0.1]),
@@ -113,7 +113,12 @@ def test_batches_hold_every_sample_once_and_end_in_no_single_one(count, size, sh
 def trained(seed, model=None, how=None):
     model = perceptron() if model is None else model
     train(
-        alone(model), torch.arange(23), data(23)[2], how or Local(epochs=2, batch=5), lr=0.1, generator=generator(seed)
+        alone(model),
+        torch.arange(23),
+        data(23)[2],
+        how or LocalTraining(epochs=2, batch=5),
+        lr=0.1,
+        generator=generator(seed),
     )
     return model.state_dict()
 
@@ -135,7 +140,7 @@ def test_the_generator_alone_decides_the_order():
 
 def test_optimisers_are_fresh_in_every_round():
     twice = perceptron()
-    how = Local(epochs=1, batch=23, momentum=0.9, clip=0.0, weight_decay=0.0)
+    how = LocalTraining(epochs=1, batch=23, momentum=0.9, clip=0.0, weight_decay=0.0)
     trained(0, twice, how)
     middle = copy.deepcopy(twice)
     trained(0, twice, how)
@@ -180,7 +185,7 @@ def test_static_norms_keep_their_statistics_while_training():
         learner,
         torch.arange(9),
         lambda chosen: (inputs[chosen], targets[chosen]),
-        Local(epochs=1, batch=4),
+        LocalTraining(epochs=1, batch=4),
         lr=0.1,
         generator=generator(),
     )
@@ -194,13 +199,13 @@ def test_a_loss_that_is_no_number_is_refused(where):
     model, (inputs, _, batch) = perceptron(), data(8)
     (inputs if where == "inputs" else model[0].weight.data)[2] = math.nan
     with pytest.raises(TrainingError, match=r"no longer a number.*local\.lr") as caught:
-        train(alone(model), torch.arange(8), batch, Local(epochs=1), lr=0.1, generator=generator())
+        train(alone(model), torch.arange(8), batch, LocalTraining(epochs=1), lr=0.1, generator=generator())
     assert "\n" not in str(caught.value)
 
 
 def test_a_loss_that_grows_without_bound_is_refused():
     model = nn.Sequential(nn.Linear(3, 4)).double()
-    how = Local(epochs=200, batch=4, clip=0.0, weight_decay=10.0)
+    how = LocalTraining(epochs=200, batch=4, clip=0.0, weight_decay=10.0)
     with pytest.raises(TrainingError):
         train(alone(model), torch.arange(8), data(8)[2], how, lr=1e3, generator=generator())
 
@@ -209,7 +214,7 @@ def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
     """Private weights (standalone) do not pass the merge, which would look at them."""
     model = perceptron().float()
     inputs, targets, _ = data(4)
-    how = Local(epochs=1, batch=4, clip=0.0)
+    how = LocalTraining(epochs=1, batch=4, clip=0.0)
     with pytest.raises(TrainingError):
         train(
             alone(model),
@@ -224,6 +229,6 @@ def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
 def test_a_client_without_samples_changes_nothing():
     model = perceptron()
     before = copy.deepcopy(model.state_dict())
-    told = train(alone(model), torch.arange(0), data(4)[2], Local(), lr=0.1, generator=generator())
+    told = train(alone(model), torch.arange(0), data(4)[2], LocalTraining(), lr=0.1, generator=generator())
     assert (told.samples, told.loss, told.correct) == (0, 0.0, 0.0)
     assert same(model.state_dict(), before)

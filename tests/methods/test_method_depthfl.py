@@ -20,7 +20,7 @@ from nestling.methods.context import Learner
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
 from nestling.run import Data, Evaluate, Experiment, FleetSettings
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 RATIOS = st.floats(0.001, 1.0)
 ORDINARY = ["preresnet18", "resnet18", "vit-tiny", "transformer-mlm"]
@@ -251,7 +251,7 @@ def experiment(rounds=2, samples=160, epochs=1):
         rounds=rounds,
         data=Data(name="digits", samples=samples),
         fleet=FleetSettings(clients=6, per_round=4, levels="1-0.4-0.05", assign="dynamic"),
-        local=Local(lr=0.05, epochs=epochs, batch=20),
+        local=LocalTraining(lr=0.05, epochs=epochs, batch=20),
         evaluate=Evaluate(every=rounds, samples=200, statistics_batch=40),
     )
 

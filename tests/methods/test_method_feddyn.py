@@ -23,7 +23,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 FEW = settings(deadline=None, derandomize=True, max_examples=6, database=None)
 
@@ -111,7 +111,7 @@ def test_a_run_finds_the_minimum_of_all_data_where_fedavg_does_not():
     experiment = Experiment(
         rounds=100,
         fleet=FleetSettings(clients=3, per_round=2, levels="a"),
-        local=Local(lr=0.3, momentum=0, weight_decay=decay, clip=0, epochs=8, batch=60),
+        local=LocalTraining(lr=0.3, momentum=0, weight_decay=decay, clip=0, epochs=8, batch=60),
         evaluate=Evaluate(every=100),
     )
     left = {}
@@ -136,7 +136,7 @@ DEPTHFL = Experiment(
     rounds=3,
     model=Model(name="resnet18-exits", options={"depths": [1, 1, 1], "widths": [4, 6, 8]}),
     fleet=FleetSettings(clients=6, per_round=3, levels="0.2-0.5-1", assign="tiers"),
-    local=Local(lr=0.05, epochs=1, batch=20),
+    local=LocalTraining(lr=0.05, epochs=1, batch=20),
     evaluate=Evaluate(every=3, samples=20, statistics_clients=1),
 ).with_settings(["data.samples=120"])
 

@@ -16,7 +16,7 @@ from nestling.methods import fjord as module
 from nestling.methods import make
 from nestling.methods.context import Learner
 from nestling.nets import example
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 NETS = ["cnn", "preresnet18", "vit-tiny"]
 WIDTHS = [0.2, 0.4, 0.6, 0.8, 1.0]
@@ -144,7 +144,7 @@ def test_training_with_it_comes_again(distill):
             learner,
             torch.arange(9),
             lambda chosen: (inputs[chosen], targets[chosen]),
-            Local(epochs=3, batch=3),
+            LocalTraining(epochs=3, batch=3),
             lr=0.1,
             generator=torch.Generator().manual_seed(0),
             loss=make("fjord", {"distill": distill, "widths": WIDTHS}).loss,

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from method_cases import Tied, net_of
 
 import nestling
-from nestling.methods.server import Server, step
+from nestling.server.server_step import step
+from nestling.settings import ServerSettings
 
 ADAPTIVE = ["fedavgm", "fedadam", "fedyogi"]
 HOW = st.builds(
-    Server,
+    ServerSettings,
     optimizer=st.sampled_from(ADAPTIVE),
     lr=st.sampled_from([1.0, 0.1, 0.01]),
     momentum=st.sampled_from([0.0, 0.5, 0.9]),
@@ -90,7 +91,7 @@ def test_with_a_real_merge_what_nobody_held_stays(optimizer):
     first = {f"{name}/first": torch.full_like(state[name], 7.0) for name in parameters}
     second = {f"{name}/second": torch.full_like(state[name], 3.0) for name in parameters}
     memory = first if optimizer == "fedavgm" else first | second
-    how = Server(optimizer=optimizer, lr=0.1)
+    how = ServerSettings(optimizer=optimizer, lr=0.1)
     new, after = step(how, state, merged, gathered=tally.weights, memory=memory, trained=parameters)
     assert new.keys() == state.keys()
     assert after.keys() == memory.keys()
@@ -113,7 +114,7 @@ def test_averaging_takes_what_was_merged_and_remembers_nothing():
     net, axes = net_of("cnn")
     state, tally = merge(net, axes, [(0.5, 1.0)])
     merged = tally.value()
-    new, memory = step(Server(), state, merged, gathered=tally.weights, memory={}, trained=frozenset())
+    new, memory = step(ServerSettings(), state, merged, gathered=tally.weights, memory={}, trained=frozenset())
     assert memory == {}
     assert new is not merged
     assert all(torch.equal(new[name], merged[name]) for name in merged)
@@ -124,7 +125,7 @@ def test_a_round_that_changed_nothing_changes_nothing(optimizer):
     net, axes = net_of("cnn")
     state, tally = merge(net, axes, [(1.0, 0.0), (0.5, 0.0)])
     parameters = frozenset(name for name, _ in net.named_parameters())
-    how = Server(optimizer=optimizer)
+    how = ServerSettings(optimizer=optimizer)
     new, memory = step(how, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
     assert all(torch.equal(new[name], state[name]) for name in state)
     assert not any(memory[name].any() for name in memory if name.endswith("/first"))
@@ -136,7 +137,7 @@ def test_tied_tensors_stay_tied(optimizer):
     axes = nestling.trace(net, torch.zeros(2, 3, dtype=torch.long))
     parameters = frozenset(name for name, _ in net.named_parameters(remove_duplicate=False))  # as run.setting does
     state, tally = merge(net, axes, [(1.0, 0.5)])
-    how = Server(optimizer=optimizer, lr=0.1)
+    how = ServerSettings(optimizer=optimizer, lr=0.1)
     new, _ = step(how, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
     assert torch.equal(new["head.weight"], new["token.weight"])
 
@@ -144,6 +145,6 @@ def test_tied_tensors_stay_tied(optimizer):
 @pytest.mark.parametrize("optimizer", ["fedadam", "fedyogi"])
 def test_no_setting_makes_weights_that_are_no_numbers(optimizer):
     old = {"w": torch.ones(3)}
-    how = Server(optimizer=optimizer, tau=0.0)
+    how = ServerSettings(optimizer=optimizer, tau=0.0)
     new, _ = step(how, old, old, gathered=lambda _: torch.ones(3), memory={}, trained=frozenset({"w"}))
     assert torch.isfinite(new["w"]).all()

@@ -15,7 +15,7 @@ from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model, resum
 from nestling.run.jobs import TrainMany
 from nestling.run.setting import setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 
 def small(**changes):
@@ -26,7 +26,7 @@ def small(**changes):
         "model": Model(name="cnn", options={"widths": [8, 16, 16, 16]}),
         "data": Data(name="digits", samples=400),
         "fleet": FleetSettings(clients=8, per_round=4, levels="a-b-d"),
-        "local": Local(lr=0.05, epochs=1, batch=20),
+        "local": LocalTraining(lr=0.05, epochs=1, batch=20),
         "evaluate": Evaluate(every=2, samples=100, statistics_batch=50),
         "cohort": "off",  # finding out what can train together takes as long as the training here
     }

@@ -20,9 +20,8 @@ from nestling.kernels import fused_sgd as descent
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.parts import static_norms as norms
 from nestling.run.built import built
-from nestling.run.config import Evaluate, Experiment, FleetSettings, Model
 from nestling.run.experiment import _workshop
-from nestling.settings import Local
+from nestling.settings import Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 NARROW = {"depths": (1, 1, 1, 1), "widths": (8, 6, 6, 4)}
 
@@ -39,7 +38,7 @@ def residual(**given):
     usual = {
         "model": Model(name="resnet8", options=NARROW),
         "fleet": FleetSettings(clients=6, per_round=6, levels="a-c"),
-        "local": Local(lr=0.01, batch=10, epochs=1),
+        "local": LocalTraining(lr=0.01, batch=10, epochs=1),
         "rounds": 1,
     }
     return Experiment(**usual | given)
@@ -60,7 +59,7 @@ def test_plain_pytorch_does_the_work_where_accelerate_is_off(monkeypatch):
 
     monkeypatch.setattr(descent, "fused_sgd_", forbidden("the fused kernel"))
     monkeypatch.setattr(entropies._Entropies, "apply", forbidden("our cross-entropy"))
-    monkeypatch.setattr(norms, "_may_join", forbidden("joining of batches"))
+    monkeypatch.setattr(norms, "may_join", forbidden("joining of batches"))
     monkeypatch.setattr(Grouped, "__init__", forbidden("a grouped network"))
     how = residual(method="heterofl", accelerate="off", cohort=3, model=Model(name="cnn", options={"widths": [4, 4]}))
     data = noise(classes=300, count=600)

@@ -11,10 +11,8 @@ import nestling
 from nestling.data import Dataset, Partition
 from nestling.errors import ConfigError, DataError, NestlingError
 from nestling.methods import make
-from nestling.methods.server import Server
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
-from nestling.run.config import checked
-from nestling.settings import Local
+from nestling.settings import LocalTraining, ServerSettings, checked
 
 
 @pytest.mark.parametrize(
@@ -31,11 +29,11 @@ from nestling.settings import Local
         ({"fleet": {"clients": 3}}, "the setting fleet must be a FleetSettings, not {'clients': 3}"),
         ({"fleet": FleetSettings(clients=3)}, "10 clients cannot take part in a round of a fleet of 3"),
         ({"fleet": FleetSettings(per_round=0)}, "the setting fleet.per_round cannot be 0"),
-        ({"local": Local(lr="high")}, "the setting local.lr cannot be 'high'"),
-        ({"local": Local(lr=float("nan"))}, "the setting local.lr must be a finite number, not nan"),
-        ({"local": Local(milestones=[1, "x"])}, "the setting local.milestones cannot be [1, 'x']"),
-        ({"local": Local(lr=1e10, factor=1e300, milestones=(1,))}, "more than a number holds"),
-        ({"server": Server(momentum=1.0)}, "server.momentum must be 0 or more and below 1, not 1.0"),
+        ({"local": LocalTraining(lr="high")}, "the setting local.lr cannot be 'high'"),
+        ({"local": LocalTraining(lr=float("nan"))}, "the setting local.lr must be a finite number, not nan"),
+        ({"local": LocalTraining(milestones=[1, "x"])}, "the setting local.milestones cannot be [1, 'x']"),
+        ({"local": LocalTraining(lr=1e10, factor=1e300, milestones=(1,))}, "more than a number holds"),
+        ({"server": ServerSettings(momentum=1.0)}, "server.momentum must be 0 or more and below 1, not 1.0"),
         ({"data": Data(partition="iidd")}, "the setting data.partition cannot be 'iidd'; did you mean 'iid'?"),
         ({"model": Model(options={"widths": None})}, "the setting model.options.widths cannot be None"),
         ({"model": Model(options={"act": nn.ReLU})}, "the setting model.options.act cannot be"),
@@ -51,7 +49,7 @@ def test_settings_made_in_python(changes, sentence):
 
 
 def test_what_is_run_is_what_its_file_says():
-    given = Experiment(local=Local(lr=1, milestones=[3, 4]))
+    given = Experiment(local=LocalTraining(lr=1, milestones=[3, 4]))
     assert checked(given) == Experiment.from_toml(given.to_toml())
     assert (checked(given).local.lr, checked(given).local.milestones) == (1.0, (3, 4))
     assert isinstance(checked(given).local.lr, float)

@@ -25,13 +25,13 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 small = partial(alone, cohort="auto")
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 FLEET = FleetSettings(clients=10, per_round=8, levels="b-d")
 SHALLOW = {"widths": [8, 8, 8, 8], "depths": [1, 2, 1, 1], "learn_steps": False}
-ADAM = Local(optimizer="adam", lr=0.01, epochs=1, batch=20)
+ADAM = LocalTraining(optimizer="adam", lr=0.01, epochs=1, batch=20)
 WORDS = {
     "model": Model(name="transformer-nwp", options={"width": 8, "heads": 2, "hidden": 8, "depth": 1}),
     "data": Data(name="words", partition="user", most_per_client=4),
@@ -74,7 +74,7 @@ def test_the_number_of_workers_changes_no_bit():
     mostly_slow(
         [
             ("heterofl", {}),
-            ("fedrolex", {"local": Local(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
+            ("fedrolex", {"local": LocalTraining(lr=0.05, epochs=1, batch=20, momentum=0.5, clip=0.1)}),
             ("fedprox", {"model": Model(name="mlp", options={"widths": [12, 8]}), "local": ADAM}),
             ("lg-fedavg", {"model": Model(name="cnn", options={"widths": [8, 8, 8, 8], "norm": "gn"})}),
             ("heterofl", WORDS),
@@ -221,7 +221,7 @@ def test_large_clients_do_not_share_jobs():
         model=Model(name="cnn"),
         data=Data(name="digits", samples=1200),
         fleet=FleetSettings(clients=40, per_round=40, levels="a"),
-        local=Local(epochs=50, batch=10),
+        local=LocalTraining(epochs=50, batch=10),
     )
     assert all(len(one.clients) == 1 for one in divided(experiment)[2])
 
@@ -297,7 +297,7 @@ def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monke
 
 def test_errors_name_the_client():
     with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
-        run(small(fleet=FLEET, cohort=4, local=Local(lr=1e30, epochs=2, batch=20, clip=0)))
+        run(small(fleet=FLEET, cohort=4, local=LocalTraining(lr=1e30, epochs=2, batch=20, clip=0)))
     with pytest.raises(DataError, match=r"client \d+ has a single sample"):
         run(small(data=Data(name="digits", samples=12), fleet=replace_fleet(clients=12, per_round=12), cohort=4))
 

@@ -13,11 +13,10 @@ from nestling.data import Lazy, Text, Vocabulary, load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
 from nestling.methods import names
-from nestling.methods.server import Server
 from nestling.run import Data, Evaluate, FleetSettings, Model, find, resume, run
 from nestling.run.ready import _asked
 from nestling.run.setting import Blueprint, setting
-from nestling.settings import Local
+from nestling.settings import LocalTraining, ServerSettings
 
 EMPTY = (1, 4, 6)
 
@@ -69,7 +68,7 @@ def test_nothing_is_told_of_empty_clients_where_there_are_none(tmp_path):
 def test_empty_clients_do_not_count_at_all():
     """The others get the same weights as in a fleet where the empty ones are not drawn."""
     everyone = FleetSettings(clients=8, per_round=8, levels="a")
-    samples = Server(weighting="samples")
+    samples = ServerSettings(weighting="samples")
     one = run(tiny(method="fedavg", fleet=everyone, server=samples), partition=shares(empty=(7,)))
     fleet = FleetSettings(clients=7, per_round=7, levels="a")
     whole = shares(empty=())
@@ -114,7 +113,7 @@ def test_all_clients_empty_is_refused():
 def test_settings_alone_allow_empty_clients():
     data = Data(name="digits", samples=100, partition="dirichlet", alpha=0.02, minimum=0)
     fleet = FleetSettings(clients=20, per_round=20, levels="a")
-    result = run(tiny(data=data, fleet=fleet, rounds=1, local=Local(epochs=1)))
+    result = run(tiny(data=data, fleet=fleet, rounds=1, local=LocalTraining(epochs=1)))
     assert 0 < result.rounds[0]["empty"] == sum(not len(held) for held in result.setting.partition.train)
 
 

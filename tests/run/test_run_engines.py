@@ -32,7 +32,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.slices import Slices
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, statistics_batch=50)}
@@ -261,7 +261,7 @@ def test_mixed_precision_learns_what_full_precision_does(half):
         inputs = torch.randn(64, 8)
         targets = (inputs[:, 0] > 0).long()
         parameters = list(net.parameters())
-        optimizer = Optimizer(parameters, Local(momentum=0.0, weight_decay=0.0, clip=1.0), 0.5, kind)
+        optimizer = Optimizer(parameters, LocalTraining(momentum=0.0, weight_decay=0.0, clip=1.0), 0.5, kind)
         seen = set()
         for _ in range(30):
             with optimizer.forward():
@@ -278,7 +278,7 @@ def test_mixed_precision_learns_what_full_precision_does(half):
 
 def test_mixed_precision_reaches_the_training_loop():
     """A step in half precision is another than one in full, and its weights stay in full precision."""
-    made = setting(Blueprint(small(local=Local(lr=0.05, epochs=1, batch=20))))
+    made = setting(Blueprint(small(local=LocalTraining(lr=0.05, epochs=1, batch=20))))
     server, plan = Server.start(made, None), made.method.plan(made.turn(0, 0.5, 1))
     job = Train(0, 1, 0.5, plan, server.slice(made, plan), 0.1)
     full, mixed = Workshop(made), Workshop(made)

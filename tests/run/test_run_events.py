@@ -15,9 +15,9 @@ from nestling.events import Event, EventLog, forward, report
 from nestling.methods import make
 from nestling.run import Evaluate, Experiment, FleetSettings, resume, run
 from nestling.run.checkpoint import saved
-from nestling.run.config import read
 from nestling.run.experiment import Silent
 from nestling.run.workshop import Workshop
+from nestling.settings import read
 
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=1, samples=100, statistics_batch=50), "cohort": "off"}
 experiment_module = sys.modules["nestling.run.experiment"]

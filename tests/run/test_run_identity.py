@@ -22,7 +22,7 @@ from nestling.methods import make
 from nestling.run import Evaluate, FleetSettings, Model, resume, run
 from nestling.run import identity as identity_module
 from nestling.run.changes import HARMLESS, changed_settings, check_settings
-from nestling.run.config import from_file
+from nestling.settings import from_file
 
 
 class Net(nn.Module):

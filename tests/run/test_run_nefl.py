@@ -21,7 +21,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 NET = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
 
@@ -31,7 +31,7 @@ def experiment(**changes):
         "method": "nefl",
         "model": NET,
         "fleet": FleetSettings(clients=6, per_round=4, levels="0.2-0.4-0.6-0.8-1", assign="tiers"),
-        "local": Local(lr=0.05, momentum=0.0, weight_decay=0.0, epochs=1, batch=20),
+        "local": LocalTraining(lr=0.05, momentum=0.0, weight_decay=0.0, epochs=1, batch=20),
         "data": Data(name="digits", samples=200),
         "rounds": 2,
     }

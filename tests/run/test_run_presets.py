@@ -15,9 +15,9 @@ from nestling.fleet import parse_mix
 from nestling.methods import make
 from nestling.methods import names as method_names
 from nestling.nets import MODELS, build
-from nestling.run.config import Experiment, read
 from nestling.run.presets import PRESETS, about, every_preset, find, laptop, rows
 from nestling.run.presets.mixes import as_papers_write, server_and_levels
+from nestling.settings import Experiment, read
 
 # What the models need to know of the data: channels, size of images, classes, training samples.
 DATA = {

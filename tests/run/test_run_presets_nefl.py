@@ -15,9 +15,9 @@ from nestling.cut.extract import cuts
 from nestling.fleet import Fleet, parse_mix
 from nestling.methods import Turn, make
 from nestling.nets import MODELS, build
-from nestling.run.config import Experiment, read
 from nestling.run.presets import PRESETS, find, laptop, nefl
 from nestling.run.setting import Blueprint, setting
+from nestling.settings import Experiment, read
 
 WHOLE = [preset.name for preset in nefl.presets()]
 DATA = {"cifar10": 50_000, "cifar100": 50_000, "cinic10": 90_000, "svhn": 73_257}

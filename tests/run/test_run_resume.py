@@ -17,7 +17,7 @@ from nestling.errors import NestlingError, TrainingError
 from nestling.run import Data, Evaluate, resume, run
 from nestling.run.checkpoint import saved
 from nestling.run.experiment import Silent
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 FEWER = Data(name="digits", samples=200)
 
@@ -106,7 +106,7 @@ def test_killed_at_any_moment(tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_with_the_last_good_round_saved(tmp_path):
-    wild = small(local=Local(lr=1e30, clip=0.0, epochs=1, batch=20, schedule="constant", warmup=0), rounds=3)
+    wild = small(local=LocalTraining(lr=1e30, clip=0.0, epochs=1, batch=20, schedule="constant", warmup=0), rounds=3)
     with pytest.raises(TrainingError, match=r"round 1, client \d+: the training loss is no longer a number"):
         run(wild, out=tmp_path / "wild")
     assert saved(tmp_path / "wild") == []

@@ -27,7 +27,7 @@ from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
 from nestling.run.workshop import Workshop
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 
@@ -102,7 +102,7 @@ def test_fedrolex_covers_every_unit_alike_over_a_period():
         method="fedrolex",
         rounds=16,  # every axis has 8 or 16 units
         fleet=everybody,
-        local=Local(lr=0.01, epochs=1, batch=200),
+        local=LocalTraining(lr=0.01, epochs=1, batch=200),
         evaluate=Evaluate(every=16, submodels=False),
     )
     coverage = run(experiment).summary["coverage"]
@@ -177,7 +177,7 @@ def test_evaluation_is_what_a_plain_loop_would_find():
 
 
 def test_local_accuracy_chooses_among_the_clients_own_classes():
-    result = run(small(data=CLASSES, rounds=1, local=Local(lr=1e-6, epochs=1, batch=50)))
+    result = run(small(data=CLASSES, rounds=1, local=LocalTraining(lr=1e-6, epochs=1, batch=50)))
     final = result.summary["final"]
     assert final["local_accuracy"] > 0.2 > final["global_accuracy"]  # guessing one of 3 against one of 10
 
@@ -208,7 +208,7 @@ def test_a_client_finds_again_what_it_keeps_to_itself():
     _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody))
     first, second = servers[1].private.get(0), servers[2].private.get(0)
     assert not same_state(first, second)
-    still = Local(lr=0.05, epochs=1, batch=20, weight_decay=0.0, schedule="steps", milestones=(1,), factor=0.0)
+    still = LocalTraining(lr=0.05, epochs=1, batch=20, weight_decay=0.0, schedule="steps", milestones=(1,), factor=0.0)
     _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody, local=still))
     assert same_state(
         servers[1].private.get(0), servers[2].private.get(0)
@@ -248,7 +248,7 @@ def test_a_users_own_model_data_and_method():
     data = from_arrays(x, y, test=(x[:50], y[:50]))
     net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     method = replace(make("heterofl"), name="mine", weighting="width")
-    experiment = small(data=Data(), local=Local(lr=0.1, epochs=5), rounds=5)
+    experiment = small(data=Data(), local=LocalTraining(lr=0.1, epochs=5), rounds=5)
     result = nestling.run(experiment, model=net, dataset=data, method=method)
     assert result.summary["final"]["global_accuracy"] > 0.75
     assert set(result.state) == {"0.weight", "0.bias", "2.weight", "2.bias"}
@@ -271,7 +271,7 @@ def test_validation_chooses_the_best_round():
 def test_methods_learn():
     """Mixed levels against everybody training the smallest, on digits."""
     sizes = {"fleet": FleetSettings(clients=10, per_round=5, levels="a-b-c-d-e"), "rounds": 8}
-    common = {**sizes, "data": Data(name="digits"), "local": Local(lr=0.05, epochs=2, batch=20)}
+    common = {**sizes, "data": Data(name="digits"), "local": LocalTraining(lr=0.05, epochs=2, batch=20)}
     common["evaluate"] = Evaluate(every=8, statistics_batch=100)
     wide = {"name": "cnn", "options": {"widths": [32, 32, 64, 64]}}
     smallest = run(small(method="fedavg", **common, model=Model(**wide, width=1 / 16)))

@@ -10,7 +10,7 @@ import nestling
 from nestling.cut import Plan, cost
 from nestling.run import Data, FleetSettings
 from nestling.run.setting import Blueprint, setting
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from nestling.settings import Local
 def test_the_result_is_that_of_the_masked_loss(method, name, task):
     """To the last bits of double precision, over several rounds, with momentum, weight decay, clipping and dropout."""
     experiment = (small if task == "next-word" else masked)(
-        method=method, options={"masked": True}, local=Local(lr=0.3, epochs=2, batch=4)
+        method=method, options={"masked": True}, local=LocalTraining(lr=0.3, epochs=2, batch=4)
     )
     net = double(name, task, dropout=0.1)
     plain, chosen = (

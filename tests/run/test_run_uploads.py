@@ -12,10 +12,10 @@ from nestling.cut import extract
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.run import Data, Evaluate, FleetSettings, resume, run
-from nestling.run.config import Experiment
 from nestling.run.round import play
 from nestling.run.uploads import expected, packed, unpacked
 from nestling.run.workshop import Workshop
+from nestling.settings import Experiment
 from nestling.upload import Upload
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)

@@ -15,7 +15,7 @@ from nestling.errors import ConfigError, DataError
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.presets import find
 from nestling.run.setting import Blueprint, setting
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 
 @pytest.mark.parametrize("method", mostly_slow(["heterofl", "fedavg", "fedrolex", "fed-dropout", "fjord"], quick=2))
@@ -90,7 +90,7 @@ def test_workers_and_resumption_change_no_byte(tmp_path):
 @pytest.mark.parametrize(("name", "task"), [(NWP, "next-word"), (MLM, "masked-word")])
 def test_rows_merge_from_those_who_hold_their_words_and_special_rows_from_everyone(name, task):
     """P7 and P8: the mask, padding, beginning and end always merge; words that nobody wrote stay as they were."""
-    experiment = (small if task == "next-word" else masked)(rounds=1, local=Local(lr=0.5, epochs=1, batch=4))
+    experiment = (small if task == "next-word" else masked)(rounds=1, local=LocalTraining(lr=0.5, epochs=1, batch=4))
     result = nestling.run(experiment, model=double(name, task))
     made = result.setting
     before, after = made.model.state_dict(), result.state

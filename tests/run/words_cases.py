@@ -3,7 +3,7 @@
 from nestling.data import load_text
 from nestling.nets import build
 from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
-from nestling.settings import Local
+from nestling.settings import LocalTraining
 
 MLM = "transformer-mlm"
 NWP = "transformer-nwp"
@@ -18,7 +18,7 @@ def small(**changes):
         "model": Model(name=NWP, options=OPTIONS),
         "data": Data(name="words", partition="user", vocabulary=200, length=8),
         "fleet": FleetSettings(clients=1000, per_round=6, levels="a-b-d"),
-        "local": Local(lr=0.1, epochs=1, batch=4),
+        "local": LocalTraining(lr=0.1, epochs=1, batch=4),
         "evaluate": Evaluate(every=2, samples=40),
     }
     return Experiment(**{**settings, **changes})

@@ -26,7 +26,7 @@ from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
-from nestling.settings.local_training import Local
+from nestling.settings import LocalTraining
 
 _T = TypeVar("_T")
 
@@ -86,7 +86,7 @@ class Trained:
 
 
 def train_together(
-    grouped: Grouped, members: Sequence[Member], batch: Batch, how: Local, *, lr: float, proximal: float = 0.0
+    grouped: Grouped, members: Sequence[Member], batch: Batch, how: LocalTraining, *, lr: float, proximal: float = 0.0
 ) -> Trained:
     """Train all members of a cohort by cross-entropy.
 

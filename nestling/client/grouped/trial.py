@@ -24,11 +24,11 @@ from nestling.draws import counted_draws, drawing
 from nestling.errors import first_line
 from nestling.kernels.grouped_layers import Grouped, Layout, obstacle
 from nestling.methods.context import Learner
-from nestling.settings.local_training import Local
+from nestling.settings import LocalTraining
 
 SAMPLES = 5  # that a trial needs
 _CLIENTS = ((0, 1, 2, 3, 4), (4, 3, 2, 1), (1, 3))  # batches of 2 and 3; 2 and 2; 2 alone
-_HOW = Local(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
+_HOW = LocalTraining(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
 _CLOSE = 1e-9  # an error in the sums of double precision is far below, one in the layout far above
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from nestling.errors import ConfigError, nearest
 from nestling.methods import make
-from nestling.run.config import Experiment, from_file
 from nestling.run.presets import digits, fedmorph, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.mixes import as_papers_write
 from nestling.run.presets.preset import Preset
+from nestling.settings import Experiment, from_file
 
 __all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from nestling.methods import names
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 _OURS = "a demonstration of our own"
 # Methods that leave out blocks: the net, and its levels; with a classifier after every stage, what the stages hold.
@@ -37,7 +36,7 @@ def _digits(method: str) -> Experiment:
         model=Model(name="cnn", options={"widths": [32, 64, 128]}),
         data=Data(name="digits"),
         fleet=FleetSettings(clients=20, per_round=10, levels="a-b-c-d-e"),
-        local=Local(lr=0.1, epochs=3, batch=20),
+        local=LocalTraining(lr=0.1, epochs=3, batch=20),
         evaluate=Evaluate(every=4, statistics_clients=10, statistics_batch=100),
     )
 

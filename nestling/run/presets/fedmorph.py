@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.laptop import laptop
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 from nestling.upload import Upload
 
 
@@ -121,7 +120,7 @@ def _preset(task: _Task, partition: str, method: str, top: str) -> Preset:
         fleet=FleetSettings(
             clients=task.clients, per_round=10, levels=str(task.pruned) if method == "fed-dropout" else "a"
         ),
-        local=Local(
+        local=LocalTraining(
             lr=0.01 if mixed and "mnist" in task.data else task.rate,
             momentum=0.9,
             weight_decay=5e-4,

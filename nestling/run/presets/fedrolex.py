@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from nestling.fleet.mix import FEDROLEX_REAL_WORLD, write_mix
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 _CLASSES = {"cifar10": {"high": 2, "low": 5}, "cifar100": {"high": 20, "low": 50}}  # of a client (Section 4)
 _ALL = "a-b-c-d-e"
@@ -86,7 +85,7 @@ def _preset(
         model=Model(name="preresnet18", width=width),
         data=Data(name=data, partition="classes", classes_per_client=_CLASSES[data][heterogeneity]),
         fleet=FleetSettings(clients=100, per_round=10, levels=own),
-        local=Local(
+        local=LocalTraining(
             lr=0.1,
             momentum=0.9,
             weight_decay=1e-3,

@@ -11,10 +11,9 @@ from itertools import combinations
 from typing import Any
 
 from nestling.fleet.levels import LEVELS
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 # Table 6: model, learning rate, and by partition the rounds and when the learning rate falls to a tenth. Its "ResNet18"
 # is the one with blocks [1, 1, 1, 2], to which the parameters in Table 8 belong.
@@ -155,7 +154,7 @@ def _preset(
         model=Model(name=model, options={"norm": norm}, width=width),
         data=Data(name=data, partition="classes" if classes else "iid", classes_per_client=classes),
         fleet=FleetSettings(clients=100, per_round=10, levels=levels, assign="fixed" if fixed else "dynamic"),
-        local=Local(
+        local=LocalTraining(
             lr=rate,
             momentum=0.9,
             weight_decay=5e-4,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nestling.data import TEXTS
-from nestling.run.config import Evaluate, Experiment, FleetSettings, Model
+from nestling.settings import Evaluate, Experiment, FleetSettings, Model
 
 _WIDTHS = [16, 32, 64, 128]  # a quarter of the papers'; level e of the first is one channel (with GroupNorm, four)
 _PRIVATE = ("standalone", "lg-fedavg")  # every client tests a model of its own, so fewer samples must do

@@ -27,9 +27,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from nestling.fleet.levels import NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, parse_level
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 # γ, the shares of the parameters that sub-models have, and how many of ten clients have which (none: the same number)
 _SIZES = {"five": (NEFL_FIVE, ()), "squares": (NEFL_SQUARES, ()), "three": (NEFL_THREE, (3, 3, 4))}
@@ -140,8 +139,8 @@ def _levels(sizes: str, *, widths: bool) -> str:
     return ",".join(f"{name}:{share}" for name, share in zip(names, shares, strict=True)) if shares else "-".join(names)
 
 
-def _from_scratch(rounds: int) -> Local:
-    return Local(
+def _from_scratch(rounds: int) -> LocalTraining:
+    return LocalTraining(
         lr=0.1,
         momentum=0,
         weight_decay=0,
@@ -154,5 +153,5 @@ def _from_scratch(rounds: int) -> Local:
     )
 
 
-def _fine_tuning() -> Local:
-    return Local(lr=0.03, momentum=0.9, weight_decay=0, clip=1, epochs=1, batch=32, schedule="cosine", warmup=3)
+def _fine_tuning() -> LocalTraining:
+    return LocalTraining(lr=0.03, momentum=0.9, weight_decay=0, clip=1, epochs=1, batch=32, schedule="cosine", warmup=3)

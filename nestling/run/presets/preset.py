@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nestling.run.config import Experiment
+from nestling.settings import Experiment
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.fedrolex import fleets
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 
 def presets() -> Iterator[Preset]:
@@ -35,7 +34,7 @@ def _preset(method: str, mix: str, where: str, levels: str) -> Preset:
         model=Model(name="transformer-nwp", width=width),
         data=Data(name="stackoverflow", partition="user", most_per_client=256),
         fleet=FleetSettings(clients=342_477, per_round=200, levels=own),
-        local=Local(
+        local=LocalTraining(
             lr=0.1,
             momentum=0.9,
             weight_decay=1e-3,

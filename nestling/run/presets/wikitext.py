@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.heterofl import every_mix, two_levels
 from nestling.run.presets.mixes import server_and_levels
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 _BESIDE = ("fedrolex", "fed-dropout")
 
@@ -40,7 +39,7 @@ def _preset(method: str, mix: str, where: str, *, fixed: bool = False) -> Preset
         model=Model(name="transformer-mlm", width=width),
         data=Data(name="wikitext2", partition="iid"),
         fleet=FleetSettings(clients=100, per_round=10, levels=levels, assign="fixed" if fixed else "dynamic"),
-        local=Local(
+        local=LocalTraining(
             lr=0.1,
             momentum=0.9,
             weight_decay=5e-4,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nestling.data.made_words import USERS
-from nestling.run.config import Data, Evaluate, Experiment, FleetSettings, Model
 from nestling.run.presets.preset import Preset
-from nestling.settings import Local
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 _METHODS = ("fedavg", "heterofl", "fedrolex", "fed-dropout")
 
@@ -22,7 +21,7 @@ def presets() -> Iterator[Preset]:
             model=Model(name="transformer-nwp", options={"width": 32, "hidden": 64, "depth": 1, "heads": 2}),
             data=Data(name="words", partition="user", vocabulary=400),
             fleet=FleetSettings(clients=USERS, per_round=20, levels="a-b-c-d-e"),
-            local=Local(lr=0.3, epochs=2, batch=4),
+            local=LocalTraining(lr=0.3, epochs=2, batch=4),
             evaluate=Evaluate(every=4, samples=500),
         )
         yield Preset(experiment, "a demonstration of our own: next words, and a population")

@@ -8,37 +8,15 @@ this round are left alone: their weights, and their momenta, stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
-import msgspec
 import torch
 from torch import Tensor
 
-
-class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the server turns merged weights into new ones.
-
-    Attributes
-    ----------
-    optimizer
-        ``"average"``, ``"fedavgm"``, ``"fedadam"`` or ``"fedyogi"``.
-    lr, momentum, second, tau
-        The adaptive methods' step size, β₁, β₂ and τ (Algorithm 2 of Reddi et al.).
-    weighting
-        How much a client counts in the merge: ``"none"`` all the same, by ``"samples"``, by ``"width"``, or as the
-        ``"method"`` says.
-    """
-
-    optimizer: Literal["average", "fedavgm", "fedadam", "fedyogi"] = "average"
-    lr: float = 1.0
-    momentum: float = 0.9
-    second: float = 0.99
-    tau: float = 1e-3
-    weighting: Literal["method", "none", "samples", "width"] = "method"
+from nestling.settings import ServerSettings
 
 
 def step(
-    how: Server,
+    settings: ServerSettings,
     old: Mapping[str, Tensor],
     merged: Mapping[str, Tensor],
     *,
@@ -50,8 +28,8 @@ def step(
 
     Parameters
     ----------
-    how
-        The settings.
+    settings
+        The settings of the server.
     old, merged
         The state before the round, and what the clients made of it.
     gathered
@@ -64,14 +42,12 @@ def step(
     Examples
     --------
     >>> old, merged = {"w": torch.tensor([1.0, 1.0])}, {"w": torch.tensor([2.0, 1.0])}
-    >>> held = torch.tensor([1.0, 0.0])
-    >>> new, memory = step(
-    ...     Server(optimizer="fedavgm"), old, merged, gathered=lambda _: held, memory={}, trained=frozenset({"w"})
-    ... )
+    >>> held, average = torch.tensor([1.0, 0.0]), ServerSettings(optimizer="fedavgm")
+    >>> new, memory = step(average, old, merged, gathered=lambda _: held, memory={}, trained=frozenset({"w"}))
     >>> new["w"]
     tensor([2., 1.])
     """
-    if how.optimizer == "average":
+    if settings.optimizer == "average":
         return dict(merged), {}
     new, kept = dict(merged), {}
     for name in merged:
@@ -80,21 +56,21 @@ def step(
         change = merged[name] - old[name]
         held = gathered(name) > 0
         first = memory.get(f"{name}/first", torch.zeros_like(change))
-        if how.optimizer == "fedavgm":
-            moved = how.momentum * first + change
+        if settings.optimizer == "fedavgm":
+            moved = settings.momentum * first + change
             direction = moved
         else:
-            second = memory.get(f"{name}/second", torch.full_like(change, how.tau**2))
-            moved = how.momentum * first + (1 - how.momentum) * change
+            second = memory.get(f"{name}/second", torch.full_like(change, settings.tau**2))
+            moved = settings.momentum * first + (1 - settings.momentum) * change
             square = change.square()
-            if how.optimizer == "fedadam":
-                spread = how.second * second + (1 - how.second) * square
+            if settings.optimizer == "fedadam":
+                spread = settings.second * second + (1 - settings.second) * square
             else:
-                spread = second - (1 - how.second) * square * torch.sign(second - square)
+                spread = second - (1 - settings.second) * square * torch.sign(second - square)
             spread = torch.where(held, spread, second)
-            size = spread.sqrt() + how.tau
+            size = spread.sqrt() + settings.tau
             direction = torch.where(size > 0, moved / size, 0.0)
             kept[f"{name}/second"] = spread
         kept[f"{name}/first"] = torch.where(held, moved, first)
-        new[name] = torch.where(held, old[name] + how.lr * direction, old[name])
+        new[name] = torch.where(held, old[name] + settings.lr * direction, old[name])
     return new, kept

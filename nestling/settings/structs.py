@@ -1,37 +1,33 @@
-"""`Experiment`: everything that decides the numbers of a run, typed, validated, and written as TOML."""
+"""All settings of an experiment: what decides the numbers of a run, typed, validated, and written as TOML."""
 
 from __future__ import annotations
 
-import math
 import tomllib
-import unicodedata
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import tomli_w
 
-from nestling.client.sgd import Precision, half_of
-from nestling.data.partition import MOST_ALIKE
-from nestling.errors import ConfigError, first_line, nearest
-from nestling.kernels.device import named_device
-from nestling.methods.server import Server
-from nestling.run.validation import built, check, shown
-from nestling.settings import Local
-from nestling.upload import Upload
+from nestling.errors import ConfigError, UploadError, first_line, nearest
+from nestling.settings.checks import check_together
+from nestling.settings.overrides import as_value, put
+from nestling.settings.validation import built, check
 
+MOST_ALIKE = 10**6  # the largest alpha: shares are equal to three digits, and far larger ones overflow
 _MOST = 10**9  # of anything that is only compared or counted: far beyond any experiment, and exact in any format
-_LARGEST_POWER = 300  # of ten: well within a number of 64 bits
-_SAMPLES_AT_ONCE = 10**7  # in a step: costs multiply this by the activations of a model, in 64 bits
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
 Maybe = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-_NAME = 200  # bytes of a name: file systems take 255, and suffixes are added
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # what TOML and JSON promise to keep
 Rounds = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # folders of checkpoints have six digits
 Clients = Annotated[int, msgspec.Meta(ge=1, le=10**7)]  # the share of each is held in memory
+
+Precision = Literal["full", "mixed"]
+Format = Literal["dense", "topk", "8-bit", "1-bit", "topk-8bit", "topk-1bit"]
+Scope = Literal["global", "tensor"]
+Rounding = Literal["nearest", "stochastic"]
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,6 +96,105 @@ class FleetSettings(_Settings, frozen=True):
     assign: Literal["fixed", "dynamic", "tiers"] = "fixed"
     devices: str = ""
     deadline: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class LocalTraining(_Settings, frozen=True):
+    """How a client trains.
+
+    Attributes
+    ----------
+    optimizer
+        ``"sgd"`` or ``"adam"``; fresh in every round.
+    lr, momentum, weight_decay
+        As PyTorch's optimisers take them (momentum is SGD's).
+    clip
+        The largest norm of the gradient; 0 leaves it as it is.
+    epochs, batch
+        Passes over the client's samples in one round, and samples in a step.
+    schedule
+        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `factor` after every
+        round in `milestones`), or ``"cosine"`` (down towards zero, which the round after the last would have). In
+        the first `warmup` rounds it rises linearly.
+    proximal
+        FedProx's μ, on top of any method's own: holds clients near the weights they received.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    clip: float = 1.0
+    epochs: int = 5
+    batch: int = 10
+    schedule: Literal["constant", "steps", "cosine"] = "constant"
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+    warmup: int = 0
+    proximal: float = 0.0
+
+
+class ServerSettings(_Settings, frozen=True):
+    """How the server turns merged weights into new ones.
+
+    Attributes
+    ----------
+    optimizer
+        ``"average"``, ``"fedavgm"``, ``"fedadam"`` or ``"fedyogi"``.
+    lr, momentum, second, tau
+        The adaptive methods' step size, β₁, β₂ and τ (Algorithm 2 of Reddi et al.).
+    weighting
+        How much a client counts in the merge: ``"none"`` all the same, by ``"samples"``, by ``"width"``, or as the
+        ``"method"`` says.
+    """
+
+    optimizer: Literal["average", "fedavgm", "fedadam", "fedyogi"] = "average"
+    lr: float = 1.0
+    momentum: float = 0.9
+    second: float = 0.99
+    tau: float = 1e-3
+    weighting: Literal["method", "none", "samples", "width"] = "method"
+
+
+class Upload(_Settings, frozen=True):
+    """How a change is sent.
+
+    Attributes
+    ----------
+    format
+        - ``"dense"``: every value as it is.
+        - ``"topk"``: the values of largest magnitude as they are, and where they stand; all others are zero (Lin et
+          al., Deep Gradient Compression, 2017, §3).
+        - ``"8-bit"``: every value as one of 255 even steps between minus and plus the tensor's largest magnitude;
+          zero stays zero.
+        - ``"1-bit"``: every value as its sign, times the tensor's mean magnitude (Seide et al., 1-Bit Stochastic
+          Gradient Descent, 2014; scaled as in Karimireddy et al., Error Feedback Fixes SignSGD, 2019). Zero is sent
+          as a positive value.
+        - ``"topk-8bit"``, ``"topk-1bit"``: both; the second is Sattler et al.'s sparse ternary compression (2019).
+    share
+        Of all floating-point values, how many ``topk`` keeps: rounded up. Zeros among them need not be sent.
+    scope
+        Whether ``topk`` looks for the largest in all tensors together (``"global"``) or in each one (``"tensor"``).
+    rounding
+        To the ``"nearest"`` step of ``8-bit``, or ``"stochastic"``: up or down at random such that the mean is right.
+    feedback
+        Whether what was not sent is remembered and added to the next change (see `compress`).
+    """
+
+    format: Format = "dense"
+    share: float = 0.1
+    scope: Scope = "global"
+    rounding: Rounding = "nearest"
+    feedback: bool = False
+
+    def __post_init__(self) -> None:
+        for field, known in (("format", Format), ("scope", Scope), ("rounding", Rounding)):
+            given, names = getattr(self, field), get_args(known)
+            if given not in names:
+                raise UploadError(f"there is no {field} {given!r} of uploads{nearest(str(given), names)}")
+        if not (isinstance(self.share, float | int) and 0 < self.share <= 1):
+            raise UploadError(
+                f"upload.share (of values that are sent) must be above 0 and at most 1, not {self.share!r}"
+            )
 
 
 class Evaluate(_Settings, frozen=True):
@@ -187,14 +282,14 @@ class Experiment(_Settings, frozen=True):
     model: Model = Model()
     data: Data = Data()
     fleet: FleetSettings = FleetSettings()
-    local: Local = Local()
-    server: Server = Server()
+    local: LocalTraining = LocalTraining()
+    server: ServerSettings = ServerSettings()
     upload: Upload = Upload()
     evaluate: Evaluate = Evaluate()
 
     def __post_init__(self) -> None:
         check(self)
-        _sensible(self)
+        check_together(self)
 
     def to_toml(self) -> str:
         """Return this experiment as TOML text."""
@@ -237,7 +332,7 @@ class Experiment(_Settings, frozen=True):
         if last.get("method", self.method) != self.method:
             data["options"] = {}
         for key, value in changes:
-            _put(data, key, value)
+            put(data, key, value)
         return read(data)
 
 
@@ -255,108 +350,8 @@ def read(data: Mapping[str, Any]) -> Experiment:
 def checked(experiment: Experiment) -> Experiment:
     """Return the same experiment as it would be read from its config.toml: every value of its setting's type.
 
-    >>> checked(Experiment(local=Local(lr=1))).local.lr
+    >>> checked(Experiment(local=LocalTraining(lr=1))).local.lr
     1.0
     """
     check(experiment)
     return read(msgspec.to_builtins(experiment))
-
-
-def _sensible(experiment: Experiment) -> None:
-    """Raise where settings that are fine alone do not go together."""
-    local, fleet = experiment.local, experiment.fleet
-    _check_name(experiment.name)
-    if math.isnan(experiment.worker_timeout):
-        raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
-    for name in ("lr", "epochs", "batch"):
-        if not getattr(local, name) > 0:
-            raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
-    for name in ("momentum", "weight_decay", "clip", "factor", "warmup", "proximal"):
-        if not getattr(local, name) >= 0:
-            raise ConfigError(f"the setting local.{name} must be 0 or more, not {getattr(local, name)!r}")
-    for name, most in (("epochs", 10**6), ("batch", _SAMPLES_AT_ONCE), ("warmup", _MOST)):
-        if getattr(local, name) > most:
-            raise ConfigError(f"the setting local.{name} must be at most {most:,}, not {getattr(local, name):,}")
-    if any(milestone < 1 for milestone in local.milestones):
-        raise ConfigError(f"the setting local.milestones names rounds, which count from 1, not {min(local.milestones)}")
-    if len(local.milestones) * math.log10(max(local.factor, 1.0)) + math.log10(local.lr) > _LARGEST_POWER:
-        raise ConfigError(
-            f"local.factor={local.factor!r} at {len(local.milestones)} milestones is more than a number holds"
-        )
-    server = experiment.server
-    for name, fits, accepted in (
-        ("lr", server.lr > 0, "above 0"),
-        ("momentum", 0 <= server.momentum < 1, "0 or more and below 1"),
-        ("second", 0 <= server.second <= 1, "from 0 to 1"),
-        ("tau", server.tau >= 0, "0 or more"),
-    ):
-        if not fits:
-            raise ConfigError(f"the setting server.{name} must be {accepted}, not {getattr(server, name)!r}")
-    cohort = experiment.cohort
-    if cohort < 1 if isinstance(cohort, int) else cohort not in ("auto", "off"):
-        raise ConfigError(f'the setting cohort is "auto", "off" or a number of clients from 1, not {cohort!r}')
-    if fleet.per_round > fleet.clients:
-        raise ConfigError(f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}")
-    if experiment.data.partition == "classes" and not experiment.data.classes_per_client:
-        raise ConfigError("a partition by classes needs data.classes_per_client, the number of classes of each client")
-    if experiment.address and experiment.engine != "ray":
-        raise ConfigError(f"address={experiment.address} is that of a Ray cluster: it needs engine=ray")
-    if experiment.engine == "ray" and experiment.device.startswith("cuda:"):
-        raise ConfigError(f"Ray deals out GPUs by itself: use device=cuda, not {experiment.device}")
-    device = named_device(experiment.device)
-    if device.type == "cpu":
-        half_of(device, experiment.precision)
-    if fleet.deadline and not fleet.devices:
-        raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
-
-
-def _check_name(name: str) -> None:
-    """Raise where a name cannot be that of a directory, or would lead out of the one it is to be in."""
-    if set(name) & {"/", "\\"}:
-        raise ConfigError(f"the setting name cannot be {name!r}: it is the name of a directory, without / and \\")
-    if name.startswith("."):
-        raise ConfigError(f"the setting name cannot be {name!r}: it must not begin with a dot")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        raise ConfigError(f"the setting name cannot be {name!r}: it must not hold control characters")
-    if len(name.encode()) > _NAME:
-        raise ConfigError(f"the setting name has {len(name.encode())} bytes: at most {_NAME} are accepted")
-
-
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    place: Any = data
-    *folders, last = key.split(".")
-    for folder in folders:
-        if not isinstance(place, dict) or folder not in place:
-            raise ConfigError(f"there is no setting {key!r}{nearest(folder, place)}")
-        place = place[folder]
-    if not isinstance(place, dict):
-        raise ConfigError(f"there is no setting {key!r}: {'.'.join(folders)} is a single value")
-    place[last] = value
-
-
-def as_value(text: str) -> Any:
-    """Read a value as TOML would, and as plain text where it is not TOML."""
-    text = text.strip()
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except RecursionError:
-        raise ConfigError(f"the value {shown(text)} is nested too deep") from None
-    except ValueError:  # not TOML, or a number with more digits than Python reads
-        return text
-    return found["value"] if found.keys() == {"value"} else text  # a line break may not bring in other settings
-
-
-def from_file(path: str | Path) -> Experiment:
-    """Read an experiment from a TOML file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as problem:
-        raise ConfigError(f"{str(path)!r} cannot be read: {problem.strerror}") from None
-    except UnicodeDecodeError as problem:
-        raise ConfigError(f"{str(path)!r} is not a text in UTF-8: byte {problem.start} is wrong") from None
-    if not text.strip():
-        raise ConfigError(f'{str(path)!r} is empty: it should hold settings, such as method = "heterofl"')
-    try:
-        return Experiment.from_toml(text)
-    except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from None

@@ -1,0 +1,1 @@
+"""The server: rounds, merging, and the step to new weights."""

@@ -1,0 +1,84 @@
+"""Settings that are fine alone and do not go together, each refused in one sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from nestling.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nestling.settings.structs import Experiment
+
+_MOST = 10**9  # of anything that is only compared or counted
+_LARGEST_POWER = 300  # of ten: well within a number of 64 bits
+_SAMPLES_AT_ONCE = 10**7  # in a step: costs multiply this by the activations of a model, in 64 bits
+_NAME = 200  # bytes of a name: file systems take 255, and suffixes are added
+
+
+def check_together(experiment: Experiment) -> None:
+    """Raise where settings that are fine alone do not go together."""
+    local, fleet = experiment.local, experiment.fleet
+    _check_name(experiment.name)
+    if math.isnan(experiment.worker_timeout):
+        raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
+    for name in ("lr", "epochs", "batch"):
+        if not getattr(local, name) > 0:
+            raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
+    for name in ("momentum", "weight_decay", "clip", "factor", "warmup", "proximal"):
+        if not getattr(local, name) >= 0:
+            raise ConfigError(f"the setting local.{name} must be 0 or more, not {getattr(local, name)!r}")
+    for name, most in (("epochs", 10**6), ("batch", _SAMPLES_AT_ONCE), ("warmup", _MOST)):
+        if getattr(local, name) > most:
+            raise ConfigError(f"the setting local.{name} must be at most {most:,}, not {getattr(local, name):,}")
+    if any(milestone < 1 for milestone in local.milestones):
+        raise ConfigError(f"the setting local.milestones names rounds, which count from 1, not {min(local.milestones)}")
+    if len(local.milestones) * math.log10(max(local.factor, 1.0)) + math.log10(local.lr) > _LARGEST_POWER:
+        raise ConfigError(
+            f"local.factor={local.factor!r} at {len(local.milestones)} milestones is more than a number holds"
+        )
+    server = experiment.server
+    for name, fits, accepted in (
+        ("lr", server.lr > 0, "above 0"),
+        ("momentum", 0 <= server.momentum < 1, "0 or more and below 1"),
+        ("second", 0 <= server.second <= 1, "from 0 to 1"),
+        ("tau", server.tau >= 0, "0 or more"),
+    ):
+        if not fits:
+            raise ConfigError(f"the setting server.{name} must be {accepted}, not {getattr(server, name)!r}")
+    cohort = experiment.cohort
+    if cohort < 1 if isinstance(cohort, int) else cohort not in ("auto", "off"):
+        raise ConfigError(f'the setting cohort is "auto", "off" or a number of clients from 1, not {cohort!r}')
+    if fleet.per_round > fleet.clients:
+        raise ConfigError(f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}")
+    if experiment.data.partition == "classes" and not experiment.data.classes_per_client:
+        raise ConfigError("a partition by classes needs data.classes_per_client, the number of classes of each client")
+    if experiment.address and experiment.engine != "ray":
+        raise ConfigError(f"address={experiment.address} is that of a Ray cluster: it needs engine=ray")
+    if experiment.engine == "ray" and experiment.device.startswith("cuda:"):
+        raise ConfigError(f"Ray deals out GPUs by itself: use device=cuda, not {experiment.device}")
+    _check_device(experiment.device, experiment.precision)
+    if fleet.deadline and not fleet.devices:
+        raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
+
+
+def _check_name(name: str) -> None:
+    """Raise where a name cannot be that of a directory, or would lead out of the one it is to be in."""
+    if set(name) & {"/", "\\"}:
+        raise ConfigError(f"the setting name cannot be {name!r}: it is the name of a directory, without / and \\")
+    if name.startswith("."):
+        raise ConfigError(f"the setting name cannot be {name!r}: it must not begin with a dot")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ConfigError(f"the setting name cannot be {name!r}: it must not hold control characters")
+    if len(name.encode()) > _NAME:
+        raise ConfigError(f"the setting name has {len(name.encode())} bytes: at most {_NAME} are accepted")
+
+
+def _check_device(name: str, precision: str) -> None:
+    """Raise where a device has another name than PyTorch's, or the CPU should compute in mixed precision."""
+    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,2})?", name):
+        raise ConfigError(f"the setting device cannot be {name!r}: it is cpu, cuda, cuda:0, cuda:1, … or mps")
+    if name == "cpu" and precision == "mixed":
+        raise ConfigError("precision=mixed is for GPUs: on the CPU use precision=full, which is faster there")

@@ -1,0 +1,34 @@
+"""Settings as words on a command line: ``local.lr=0.1``."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from nestling.errors import ConfigError, nearest
+from nestling.settings.validation import shown
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Change one of nested settings, by its dotted name."""
+    place: Any = data
+    *folders, last = key.split(".")
+    for folder in folders:
+        if not isinstance(place, dict) or folder not in place:
+            raise ConfigError(f"there is no setting {key!r}{nearest(folder, place)}")
+        place = place[folder]
+    if not isinstance(place, dict):
+        raise ConfigError(f"there is no setting {key!r}: {'.'.join(folders)} is a single value")
+    place[last] = value
+
+
+def as_value(text: str) -> Any:
+    """Read a value as TOML would, and as plain text where it is not TOML."""
+    text = text.strip()
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except RecursionError:
+        raise ConfigError(f"the value {shown(text)} is nested too deep") from None
+    except ValueError:  # not TOML, or a number with more digits than Python reads
+        return text
+    return found["value"] if found.keys() == {"value"} else text  # a line break may not bring in other settings
