@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 
-from nestling.data import TextShares
 from nestling.data.batches import batches
 from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
@@ -23,24 +22,17 @@ class Held(Samples[Batch]):
     """A client's samples, transformed one by one; augmented where they are for training."""
 
     def __init__(self, made: Setting, client: int, random: torch.Generator | None = None) -> None:
-        self._made, self._client, self._random = made, client, random
+        self._task, self._data, self._random = made.task, made.data.client(client), random
 
     def __len__(self) -> int:
-        return len(self._made.partition.train[self._client])
+        return len(self._data)
 
     def __getitem__(self, place: int) -> Batch:
-        made = self._made
-        if made.words is not None:
-            assert isinstance(made.partition, TextShares)
-            inputs, targets = made.words.batch(
-                made.partition.sequences[self._client][place : place + 1], self._random or torch.Generator()
-            )
-            return inputs[0], targets[0]
-        sample = int(made.partition.train[self._client][place])
-        image = made.images.inputs[sample]
-        if self._random is not None and made.images.augment == "crop-flip":
-            image = _shifted(image, self._random)
-        return made.images.ready(image[None])[0], made.images.targets[sample]
+        sample, random = self._data.batch(torch.tensor([place])), self._random or torch.Generator()
+        inputs, targets = self._task.prepare(sample, random, training=True)
+        if self._random is not None and self._data.augmented:
+            inputs = _shifted(inputs[0], self._random)[None]
+        return self._data.transform(inputs, None)[0], targets[0]
 
 
 def training(made: Setting, client: int, round: int) -> DataLoader[Batch]:

@@ -26,6 +26,7 @@ from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
 from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
+from nestling.tasks import Classification
 
 
 class Research:
@@ -84,7 +85,7 @@ class Research:
         total, seen = 0.0, 0
         held = _Tested(made, torch_stream(made.experiment.seed, "mask", "test", 0))
         for inputs, targets in DataLoader(
-            held, batch_size=made.experiment.evaluate.batch if made.words is None else 10
+            held, batch_size=made.experiment.evaluate.batch if isinstance(made.task, Classification) else 10
         ):
             logits = self.model(inputs)
             total += F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum").item()
@@ -99,11 +100,9 @@ class _Tested(Samples[tuple[Tensor, Tensor]]):
         self._made, self._random = made, random
 
     def __len__(self) -> int:
-        return self._made.tested("test")
+        return len(self._made.data.test)
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        made = self._made
-        if made.words is not None:
-            inputs, targets = made.words.batch(made.sequences["test"][place : place + 1], self._random)
-            return inputs[0], targets[0]
-        return made.images.ready(made.images.test_inputs[place : place + 1])[0], made.images.test_targets[place]
+        data = self._made.data.test
+        inputs, targets = self._made.task.prepare(data.batch(torch.tensor([place])), self._random, training=True)
+        return data.transform(inputs, None)[0], targets[0]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nestling.data import AUGMENT, Text, TextShares, Vocabulary, from_arrays
+from nestling.data import Text, Vocabulary, from_arrays
 from nestling.data.batches import batches
 from nestling.errors import ConfigError, nearest
 from nestling.nets import MODELS
@@ -177,11 +177,8 @@ def read(made: Setting, client: int, round: int) -> Iterator[tuple[Tensor, Tenso
     seed, local = made.experiment.seed, made.experiment.local
     order = torch_stream(seed, "batches", round, client)
     random = torch_stream(seed, "augment", round, client)
+    data = made.data.client(client)
     for _ in range(local.epochs):
-        for chosen in batches(made.partition.train[client], local.batch, order):
-            if made.words is not None:
-                assert isinstance(made.partition, TextShares)
-                yield made.words.batch(made.partition.sequences[client][chosen], random)
-            else:
-                data = made.images
-                yield data.ready(AUGMENT[data.augment](data.inputs[chosen], random)), data.targets[chosen]
+        for chosen in batches(torch.arange(len(data)), local.batch, order):
+            inputs, targets = made.task.prepare(data.batch(chosen), random, training=True)
+            yield data.transform(inputs, random), targets

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from nestling.methods.between import Between
 from nestling.run.server import Server
 from nestling.run.setting import Setting
@@ -25,7 +27,7 @@ def between(setting: Setting, before: Server, server: Server, rate: float) -> No
             rounds=setting.experiment.rounds,
             clients=setting.fleet.clients,
             inputs=setting.unlabelled,
-            ready=setting.images.ready,
+            ready=partial(setting.data.test.transform, random=None),
             local=setting.experiment.local,
             lr=rate,
             seed=derive(setting.experiment.seed, "between", server.round),

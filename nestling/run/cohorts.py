@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from nestling.client.grouped.trial import SAMPLES, verdict
 from nestling.cut import Plan
-from nestling.data import TextShares
 from nestling.fleet import TRAINING
 from nestling.kernels.grouped_layers import Layout
 from nestling.methods.parts.losses import cross_entropy
@@ -144,12 +143,10 @@ def _room(setting: Setting) -> float:
 
 def _samples(setting: Setting, client: int) -> tuple[Tensor, Tensor]:
     """What a trial reads: a few of a client's samples, some of them twice if need be."""
-    held = setting.partition.train[client]
-    chosen = held[torch.arange(SAMPLES) % len(held)]
-    if setting.words is None:
-        return setting.images.ready(setting.images.inputs[chosen]), setting.images.targets[chosen]
-    assert isinstance(setting.partition, TextShares)
-    return setting.words.batch(setting.partition.sequences[client][chosen], torch.Generator().manual_seed(0))
+    data = setting.data.client(client)
+    samples = data.batch(torch.arange(SAMPLES, device="cpu") % len(data))
+    inputs, targets = setting.task.prepare(samples, torch.Generator().manual_seed(0), training=True)
+    return data.transform(inputs, None), targets
 
 
 def _gains(model: nn.Module, batch: int) -> dict[int, float]:

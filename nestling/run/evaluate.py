@@ -13,10 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from nestling.cut import Plan
 from nestling.data import Lazy
 from nestling.engines import Engine
@@ -26,15 +22,9 @@ from nestling.run.ready import all_replies, ready, shared, sizes, statistics_bat
 from nestling.run.server import Server
 from nestling.run.setting import Setting
 from nestling.run.slices import Slices
-from nestling.tasks.language import Sums, added
+from nestling.tasks.task import Answer, Metric
 
 __all__ = ["evaluate", "ready", "score"]
-
-_SAMPLES = 1000  # that one job tests, at most; fewer where there are few, so that several workers have something to do
-_JOBS = 8  # that there are at least, if that leaves each a tenth of that
-_SEQUENCES = 250  # of words that one job tests; which of them are masked depends on it
-
-Answer = Tensor | Sums  # logits (samples, classes), or what is counted of words
 
 
 def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str, Any], dict[str, float]]:
@@ -47,67 +37,58 @@ def evaluate(setting: Setting, server: Server, engine: Engine) -> tuple[dict[str
     given = {plan: dict(state) for plan, state in server.networks.values()} | server.given(setting, whole)
     states = ready(setting, server, engine, [whole, *plans.values()], given)
     answers = _answers(setting, engine, states, "test")
-    figures = _headed(_told(setting, answers[whole], "test"))
+    task, test = setting.task, setting.data.test
+    figures = _headed(task.measure(answers[whole], test))
     if figures["global_loss"] is None:
         raise TrainingError(
             f"round {server.round}: the loss on the test set is no longer a number: try a smaller local.lr"
         )
     named = {name: plans.get(name, whole) for name in setting.levels}
-    figures["submodels"] = {name: _told(setting, answers[plan], "test") for name, plan in named.items()}
-    _spread(figures)
+    figures["submodels"] = {name: task.measure(answers[plan], test) for name, plan in named.items()}
+    _spread(figures, task.metrics[0])
     if server.networks:
-        told = {name: _told(setting, answers[plan], "test") for name, (plan, _) in server.networks.items()}
-        figures["networks"] = told
+        networks = server.networks.items()
+        figures["networks"] = {name: task.measure(answers[plan], test) for name, (plan, _) in networks}
     local: dict[str, float] = {}
-    if setting.words is None:  # of words nothing is asked of all clients, who may be hundreds of thousands
+    if task.local_accuracy:
         local = _local(setting, figures, dict.fromkeys(range(len(setting.partition.test)), answers[whole]))
     if len(setting.validation):
         held = _answers(setting, engine, {whole: states[whole]}, "validation")[whole]
-        figures |= {f"validation_{what}": value for what, value in _told(setting, held, "validation").items()}
+        measured = task.measure(held, setting.data.validation)
+        figures |= {f"validation_{what}": value for what, value in measured.items()}
     return figures, local
 
 
-def score(figures: Mapping[str, Any]) -> float:
-    """What the best round is chosen by: on validation samples, where there are any, else on the test set.
+def score(figures: Mapping[str, Any], metrics: Sequence[Metric]) -> float:
+    """Return what the best round is chosen by: the first metric, the higher the better.
 
-    The highest accuracy is the best, or the lowest perplexity where there is no accuracy.
+    It is that of the validation samples, where there are any, else of the test set.
 
-    >>> score({"global_accuracy": 0.5}), score({"perplexity": 20.0, "validation_perplexity": 30.0})
-    (0.5, -30.0)
+    >>> from nestling.tasks import Classification, LanguageTask
+    >>> score({"global_accuracy": 0.5}, Classification.metrics)
+    0.5
+    >>> score({"perplexity": 20.0, "validation_perplexity": 30.0}, LanguageTask("masked-word").metrics)
+    -30.0
     """
-    for measure, sign in (("accuracy", 1), ("perplexity", -1)):
-        for name in (f"validation_{measure}", f"global_{measure}", measure):
-            if name in figures:
-                return -math.inf if figures[name] is None else sign * float(figures[name])
+    sign, what = (1 if metrics[0].better == "higher" else -1), metrics[0].name
+    for name in (f"validation_{what}", f"global_{what}", what):
+        if name in figures:
+            return -math.inf if figures[name] is None else sign * float(figures[name])
     return -math.inf
 
 
 def _answers(setting: Setting, engine: Engine, states: Mapping[Plan, State], part: Any) -> dict[Plan, Answer]:
     """What sub-models say of the test or validation samples."""
-    count = setting.tested(part)
-    each = _SEQUENCES if setting.words is not None else min(_SAMPLES, max(_SAMPLES // 10, math.ceil(count / _JOBS)))
+    count = len(setting.data.test if part == "test" else setting.data.validation)
+    each = setting.task.test_chunk(count)
     cuts = [(start, min(count, start + each)) for start in range(0, count, each)]
     handed = shared(engine, states)
     jobs = [Test(plan, state, part, start, stop) for plan, state in handed.items() for start, stop in cuts]
-    said: dict[Plan, list[Any]] = {plan: [] for plan in states}
+    answers: dict[Plan, list[Answer]] = {plan: [] for plan in states}
     order = sizes(setting, jobs, [job.stop - job.start for job in jobs])
     for job, answer in zip(jobs, all_replies(engine, jobs, order), strict=True):
-        said[job.plan].append(answer)
-    return {plan: torch.cat(parts) if setting.words is None else added(parts) for plan, parts in said.items()}
-
-
-def _told(setting: Setting, answer: Answer, part: str) -> dict[str, Any]:
-    """The figures of an answer; a loss that is no number is told as None."""
-    if not isinstance(answer, Tensor):
-        assert setting.words is not None
-        return setting.words.told(answer)
-    dataset = setting.images
-    targets = dataset.test_targets[: len(answer)] if part == "test" else dataset.targets[setting.validation]
-    loss = F.cross_entropy(answer.double(), targets).item()
-    return {
-        "accuracy": (answer.argmax(-1) == targets).double().mean().item(),
-        "loss": loss if math.isfinite(loss) else None,
-    }
+        answers[job.plan].append(answer)
+    return {plan: setting.task.join(parts) for plan, parts in answers.items()}
 
 
 def _headed(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,27 +96,26 @@ def _headed(told: Mapping[str, Any]) -> dict[str, Any]:
     return {f"global_{what}" if what in ("accuracy", "loss") else what: value for what, value in told.items()}
 
 
-def _spread(figures: dict[str, Any]) -> None:
-    """Add the worst and the mean accuracy over sub-models, or perplexity where there is no accuracy."""
-    measured = list(figures["submodels"].values())
-    what = "accuracy" if measured and "accuracy" in measured[0] else "perplexity"
-    found = [told[what] for told in measured if told[what] is not None]
-    worst = min if what == "accuracy" else max
-    figures["worst_submodel"] = worst(found) if found else None
-    figures["mean_submodel"] = sum(found) / len(found) if found else None
+def _spread(figures: dict[str, Any], metric: Metric) -> None:
+    """Add the worst and the mean of a metric over sub-models."""
+    values = [measured[metric.name] for measured in figures["submodels"].values()]
+    known = [value for value in values if value is not None]
+    worst = min if metric.better == "higher" else max
+    figures["worst_submodel"] = worst(known) if known else None
+    figures["mean_submodel"] = sum(known) / len(known) if known else None
 
 
 def _local(setting: Setting, figures: dict[str, Any], answers: Mapping[int, Answer]) -> dict[str, float]:
     """Accuracy on clients' own shares, each predicting among its classes: over all samples, and per client."""
     right, seen, local = 0, 0, {}
+    targets = setting.data.test.targets()
     for client, said in answers.items():
-        assert isinstance(said, Tensor)
         share = setting.partition.test[client]
         share = share[share < len(said)]
         labels = setting.partition.labels[client]
         if len(share) and len(labels):  # a client without training samples has no classes to choose among
             among = said[share][:, labels].argmax(-1)
-            hits = int((labels[among] == setting.images.test_targets[share]).sum())
+            hits = int((labels[among] == targets[share]).sum())
             right, seen = right + hits, seen + len(share)
             local[str(client)] = hits / len(share)
     figures["local_accuracy"] = right / seen if seen else None
@@ -157,15 +137,16 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
         return TestOwn(client, plan, slices.get(plan), server.private.get(client), statistics_batch(setting))
 
     answers = dict(zip(clients, all_replies(engine, Lazy(len(clients), job, keep=0)), strict=True))
-    told = {client: _told(setting, said, "test") for client, said in answers.items()}
+    task = setting.task
+    measured = {client: task.measure(answer, setting.data.test) for client, answer in answers.items()}
     by_level: dict[str, list[dict[str, Any]]] = {}
     for client, level in levels.items():
-        by_level.setdefault(level.name if setting.method.sized else "full", []).append(told[client])
-    unknown: dict[str, float | None] = {"loss": None, "accuracy" if setting.words is None else "perplexity": None}
-    figures = _headed(_means(list(told.values())) if told else unknown)  # nobody has taken part yet
+        by_level.setdefault(level.name if setting.method.sized else "full", []).append(measured[client])
+    unknown: dict[str, float | None] = {"loss": None, task.metrics[0].name: None}
+    figures = _headed(_means(list(measured.values())) if measured else unknown)  # nobody has taken part yet
     figures["submodels"] = {name: _means(by_level[name]) for name in setting.levels if name in by_level}
-    _spread(figures)
-    return figures, _local(setting, figures, answers) if setting.words is None else {}
+    _spread(figures, task.metrics[0])
+    return figures, _local(setting, figures, answers) if task.local_accuracy else {}
 
 
 def _means(several: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

@@ -39,6 +39,7 @@ from nestling.run.server import Server
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.workshop import Workshop
 from nestling.settings import Experiment, checked, from_file
+from nestling.tasks import Task
 
 _WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 
@@ -229,7 +230,7 @@ def _play(
     experiment = made.experiment
     record = _record(folder, experiment, server)
     record.start()
-    server.best = _best(record)
+    server.best = _best(record, made.task)
     if folder is not None:
         log.open(folder, server.round)
     began = time.perf_counter() - _spent(folder)
@@ -248,7 +249,7 @@ def _play(
             if due(experiment, after.round):
                 watcher.testing()
                 told["evaluation"], local = evaluate(made, after, engine)
-                after.best = _better(after.best, told)
+                after.best = _better(after.best, told, made.task)
             record.add(told)
             server = after
             watcher.round(told)
@@ -258,7 +259,7 @@ def _play(
             figures, local = evaluate(made, server, engine)
             if "evaluation" not in record.rounds[-1]:  # there were to be more rounds
                 record.evaluated(figures)
-                server.best = _best(record)
+                server.best = _best(record, made.task)
     except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
         if folder is not None and server.round:
             _save(folder, server, record, time.perf_counter() - began)
@@ -282,18 +283,20 @@ def _record(folder: Path | None, experiment: Experiment, server: Server) -> Reco
     return Record(folder, server.round, experiment, digest)
 
 
-def _best(record: Record) -> dict[str, Any]:
+def _best(record: Record, task: Task) -> dict[str, Any]:
     """Return the best evaluation of a record, and its round; empty before the first."""
     best: dict[str, Any] = {}
-    for told in record.rounds:
-        best = _better(best, told) if "evaluation" in told else best
+    for entry in record.rounds:
+        best = _better(best, entry, task) if "evaluation" in entry else best
     return best
 
 
-def _better(best: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def _better(best: dict[str, Any], entry: dict[str, Any], task: Task) -> dict[str, Any]:
     """Return the better of the best evaluation so far and that of a round."""
-    figures = told["evaluation"]
-    return {"round": told["round"], **figures} if not best or score(figures) > score(best) else best
+    figures = entry["evaluation"]
+    if best and score(figures, task.metrics) <= score(best, task.metrics):
+        return best
+    return {"round": entry["round"], **figures}
 
 
 def _finished(folder: Path, experiment: Experiment, server: Server) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,10 @@ from torch import Tensor, nn
 from nestling.axes import AxisMap
 from nestling.cut import Cost, Plan, cost
 from nestling.cut.extract import cuts
-from nestling.data import Dataset, Partition, Text
+from nestling.data import Dataset, Partition, Text, TextShares
+from nestling.data.array_clients import ArrayClients
+from nestling.data.federated import FederatedData
+from nestling.data.text_clients import TextClients
 from nestling.errors import ConfigError
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
 from nestling.kernels.batch_norms import batch_norms
@@ -27,7 +29,7 @@ from nestling.run.shares import dealt, opened
 from nestling.run.texts import held_out
 from nestling.seeds import derive, torch_stream
 from nestling.settings import Experiment
-from nestling.tasks.language import Words
+from nestling.tasks import Classification, LanguageTask, Task
 
 _OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
 
@@ -98,35 +100,25 @@ class Setting:
         levels = sorted((level for level, _ in self.fleet.mix), key=lambda level: -level.ratio)
         return {level.name: level.ratio for level in levels}
 
-    @property
-    def images(self) -> Dataset:
-        """The data, where it is in memory: images, or whatever else has one class per sample."""
-        assert isinstance(self.dataset, Dataset)
-        return self.dataset
-
     @cached_property
-    def words(self) -> Words | None:
-        """The task, where the data is text."""
+    def task(self) -> Task:
+        """What is learnt and how it is measured."""
         text = self.dataset
         if not isinstance(text, Text):
-            return None
+            return Classification()
         known, positions = text.vocabulary, self.experiment.data.positions
-        return Words(text.task, text.mask, text.padding, known.unknown, known.end, positions=positions)
-
-    def tested(self, part: Literal["test", "validation"]) -> int:
-        """How many samples are tested."""
-        if self.words is not None:
-            return len(self.sequences[part])
-        if part == "validation":
-            return len(self.validation)
-        count = len(self.images.test_targets)
-        return min(count, self.experiment.evaluate.samples or count)
+        return LanguageTask(
+            text.task, text.mask, text.padding, known.unknown, known.end, positions=positions, classes=text.classes
+        )
 
     @cached_property
-    def sequences(self) -> dict[str, Tensor]:
-        """The sequences of a text that models are tested on."""
-        assert isinstance(self.dataset, Text)
-        return {part: held_out(self.experiment, self.dataset, part) for part in ("test", "validation")}
+    def data(self) -> FederatedData:
+        """The samples of clients, and those that models are tested on."""
+        if isinstance(self.dataset, Dataset):
+            return ArrayClients(self.dataset, self.partition, self.validation, self.experiment.evaluate.samples)
+        assert isinstance(self.partition, TextShares)
+        parts = [held_out(self.experiment, self.dataset, part) for part in ("test", "validation")]
+        return TextClients(self.partition, *parts)
 
     @cached_property
     def classes(self) -> str | None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, singledispatchmethod
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.grouped.train_group import Batch, Member, train_together
 from nestling.client.sgd import half_of
 from nestling.client.train import Progress, summed, train
 from nestling.cut import Plan
-from nestling.data import AUGMENT, TextShares
 from nestling.data.batches import batches
+from nestling.data.federated import ClientData
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError, first_line
 from nestling.events import report
@@ -33,11 +32,11 @@ from nestling.run.rows import ranks
 from nestling.run.setting import Blueprint, Setting, setting
 from nestling.run.uploads import packed
 from nestling.seeds import derive, numpy_stream, torch_stream
-from nestling.tasks.language import Sums, added
+from nestling.tasks.task import Answer
 
 _AT_ONCE = 2**22  # values of a client's images that are made ready at once: 16 MiB
 _SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # what was found of a model while it trained
-_LOGITS = 2**23  # of words, tested at a time: 32 MiB
+_GROUP_AT_ONCE = 2**24  # the same of clients that train together: 64 MiB
 
 
 class Workshop:
@@ -101,7 +100,7 @@ class Workshop:
             self._fast,
         )
         augment = torch_stream(seed, "augment", job.round, job.client)
-        samples, batch = self._own_samples(job.client, own, augment)
+        samples, batch = self._own_samples(made.data.client(job.client), own, augment)
         everything, shared = kept.draws.training or _ALL_DRAWS in kept.scratch, _SHARED_DRAWS in kept.scratch
         with self._drawing("dropout", job.round, job.client, everything=everything, shared=shared):
             try:
@@ -160,22 +159,21 @@ class Workshop:
 
     def _together(self, job: TrainMany, layout: Layout) -> list[Update]:
         made, seed = self._setting, self._setting.experiment.seed
+        data = [made.data.client(one.client) for one in job.jobs]
         members = [
             Member(
                 one.state | one.own,
-                made.partition.train[one.client],
+                torch.arange(len(data[k]), device="cpu"),
                 torch_stream(seed, "batches", one.round, one.client),
                 torch_stream(seed, "dropout", one.round, one.client),
                 self._labels(one.client),
             )
-            for one in job.jobs
+            for k, one in enumerate(job.jobs)
         ]
         trained = train_together(
             self._grouped(job, layout),
             members,
-            partial(
-                self._batches, job.jobs, [torch_stream(seed, "augment", one.round, one.client) for one in job.jobs]
-            ),
+            self._batches(data, [torch_stream(seed, "augment", one.round, one.client) for one in job.jobs]),
             made.experiment.local,
             lr=job.jobs[0].lr,
             proximal=made.method.proximal + made.experiment.local.proximal,
@@ -231,26 +229,20 @@ class Workshop:
 
     @__call__.register
     @torch.no_grad()
-    def _test(self, job: Test) -> Tensor | Sums:
+    def _test(self, job: Test) -> Answer:
         kept = self._models.get(job.plan, job.state)
         model = kept.model.eval()
         with self._drawing("testing", job.part, job.start, everything=kept.draws.testing):
-            if self._setting.words is not None:
-                return self._sums(model, job.part, job.start, job.stop)
-            if job.part == "test":
-                inputs = self._setting.images.test_inputs[job.start : job.stop]
-            else:
-                inputs = self._setting.images.inputs[self._setting.validation[job.start : job.stop]]
-            return self._logits(model, inputs)
+            return self._answer(model, job.part, job.start, job.stop)
 
     @__call__.register
     @torch.no_grad()
-    def _test_own(self, job: TestOwn) -> Tensor | Sums:
+    def _test_own(self, job: TestOwn) -> Answer:
         everything = self._models.get(job.plan, {}).draws.testing
         with self._drawing("testing", job.client, everything=everything):
             return self._tested_own(job)
 
-    def _tested_own(self, job: TestOwn) -> Tensor | Sums:
+    def _tested_own(self, job: TestOwn) -> Answer:
         own = job.state | job.own
         model = self._models.get(job.plan, own).model
         if self._setting.statistics:
@@ -258,75 +250,76 @@ class Workshop:
             state = {name: told.get(name, tensor).to(tensor.dtype) for name, tensor in own.items()}
             model = self._models.get(job.plan, state).model
         model.eval()
-        if self._setting.words is not None:
-            return self._sums(model, "test", 0, self._setting.tested("test"))
-        samples = self._setting.experiment.evaluate.samples or None
-        return self._logits(model, self._setting.images.test_inputs[:samples])
+        return self._answer(model, "test", 0, len(self._setting.data.test))
 
     def _batch(
-        self, chosen: Tensor, client: int, rows: Mapping[str, Tensor], generator: torch.Generator
+        self, data: ClientData, rows: Mapping[str, Tensor], generator: torch.Generator, chosen: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some of a client's samples; where it received some `rows` alone, by their places."""
         made = self._setting
-        if made.words is not None:
-            inputs, targets = made.words.batch(self._sequences(client)[chosen], generator)
-            for axis in made.tokens:
-                inputs = ranks(rows[axis], inputs) if rows else inputs
-            inputs = inputs.to(self._device)
-        else:
-            augmented = AUGMENT[made.images.augment](made.images.inputs[chosen].to(self._device), generator)
-            inputs, targets = made.images.ready(augmented), made.images.targets[chosen]
-        return inputs, (ranks(rows[str(made.classes)], targets) if rows else targets).to(self._device)
+        inputs, targets = made.task.prepare(data.batch(chosen), generator, training=True)
+        for axis in made.tokens if rows else ():
+            inputs = ranks(rows[axis], inputs)
+        targets = ranks(rows[str(made.classes)], targets) if rows else targets
+        return data.transform(inputs.to(self._device), generator), targets.to(self._device)
 
     def _own_samples(
-        self, client: int, rows: Mapping[str, Tensor], generator: torch.Generator
+        self, data: ClientData, rows: Mapping[str, Tensor], generator: torch.Generator
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
         """A client's samples by number, and what gives the inputs and targets of some numbers."""
-        made, held = self._setting, self._setting.partition.train[client]
-        few = self._fast and made.words is None and len(held) * math.prod(made.images.shape) <= _AT_ONCE
-        if not few or made.images.augment != "none" or rows:
-            return held, partial(self._batch, client=client, rows=rows, generator=generator)
+        numbers = torch.arange(len(data), device="cpu")
+        if not self._fast or self._draws(data) or rows or data.values > _AT_ONCE:
+            return numbers, partial(self._batch, data, rows, generator)
         # nothing is drawn: all of them once, as making a batch ready takes as long as a step of a small model
-        inputs, targets = self._batch(held, client, rows, generator)
-        return torch.arange(len(held), device="cpu"), lambda chosen: (inputs[chosen], targets[chosen])
+        inputs, targets = self._batch(data, rows, generator, numbers)
+        return numbers, lambda chosen: (inputs[chosen], targets[chosen])
+
+    def _draws(self, data: ClientData) -> bool:
+        """Whether random numbers are drawn to make a batch."""
+        return data.augmented or self._setting.task.draws
 
     def _here(self, state: State) -> State:
         """Tensors where the model is."""
         return {name: tensor.to(self._device) for name, tensor in state.items()}
 
-    def _batches(
-        self, jobs: Sequence[Train], draws: Sequence[torch.Generator], who: Sequence[int], chosen: Sequence[Tensor]
+    def _batches(self, data: Sequence[ClientData], draws: Sequence[torch.Generator]) -> Batch:
+        """What gives the batches of several clients, each as it would be alone, one after another."""
+        if not any(map(self._draws, data)) and sum(one.values for one in data) <= _GROUP_AT_ONCE:
+            every = [torch.arange(len(one), device="cpu") for one in data]
+            inputs, targets = self._joined(data, draws, range(len(data)), every)
+            first = [0, *accumulate(map(len, data))]
+
+            def chosen_of_all(who: Sequence[int], chosen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+                rows = torch.cat([part + first[k] for k, part in zip(who, chosen, strict=True)])
+                return inputs[rows], targets[rows]
+
+            return chosen_of_all
+        return partial(self._joined, data, draws)
+
+    def _joined(
+        self,
+        data: Sequence[ClientData],
+        draws: Sequence[torch.Generator],
+        who: Sequence[int],
+        chosen: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """The batches of several clients, each as it would be alone, one after another."""
-        made = self._setting
-        if made.words is None and made.images.augment == "none":  # nothing is drawn: all of them in one go
-            joined = torch.cat(list(chosen))
-            return made.images.ready(made.images.inputs[joined]), made.images.targets[joined]
-        parts = [self._batch(part, jobs[k].client, {}, draws[k]) for k, part in zip(who, chosen, strict=True)]
-        if len({inputs.shape for inputs, _ in parts}) > 1:
+        parts = [self._batch(data[k], {}, draws[k], part) for k, part in zip(who, chosen, strict=True)]
+        if len({inputs.shape[1:] for inputs, _ in parts}) > 1:
             raise TrainingError("clients of a cohort have sequences of different lengths")
         return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
 
-    def _sequences(self, client: int) -> Tensor:
-        assert isinstance(self._setting.partition, TextShares)
-        return self._setting.partition.sequences[client]
-
-    def _sums(self, model: nn.Module, part: Literal["test", "validation"], start: int, stop: int) -> Sums:
-        """What is counted of a model's answers; which words are masked is the same in every round."""
-        made, words = self._setting, self._setting.words
-        assert words is not None
-        generator = torch_stream(made.experiment.seed, "mask", part, start)
-        sequences = made.sequences[part][start:stop]
-        inputs, targets = words.batch(sequences, generator, positions="all")
-        # logits are as many as a batch has words, times the vocabulary
-        size = max(1, min(made.experiment.evaluate.batch, _LOGITS // (inputs.shape[1] * made.dataset.classes)))
-        parts = zip(inputs.to(self._device).split(size), targets.to(self._device).split(size), strict=True)
-        return added(words.sums(made.method.predict(model(read)), read, asked) for read, asked in parts)
-
-    def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        size = self._setting.experiment.evaluate.batch
-        ready, predict = self._setting.images.ready, self._setting.method.predict
-        return torch.cat([predict(model(ready(part.to(self._device)))) for part in inputs.split(size)]).cpu()
+    def _answer(self, model: nn.Module, part: Literal["test", "validation"], start: int, stop: int) -> Answer:
+        """What a task keeps of a model's answers; what is drawn for it is the same in every round."""
+        made, task = self._setting, self._setting.task
+        data = made.data.test if part == "test" else made.data.validation
+        random = torch_stream(made.experiment.seed, "mask", part, start)
+        inputs, targets = task.prepare(data.batch(torch.arange(start, stop, device="cpu")), random, training=False)
+        size = task.test_batch(inputs, made.experiment.evaluate.batch)
+        answers = []
+        for some, asked in zip(inputs.split(size), targets.split(size), strict=True):
+            read = data.transform(some.to(self._device), None)
+            answers.append(task.answer(made.method.predict(model(read)), read, asked.to(self._device)))
+        return task.join(answers)
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
         parts = chain.from_iterable(self._inputs(client, batch) for client in clients)
@@ -334,13 +327,11 @@ class Workshop:
 
     def _inputs(self, client: int, batch: int) -> Iterator[Tensor]:
         """A client's samples in batches, as a model reads them."""
-        made = self._setting
-        parts = batches(made.partition.train[client], batch)
-        if made.words is None:
-            return (made.images.ready(made.images.inputs[part].to(self._device)) for part in parts)
+        made, data = self._setting, self._setting.data.client(client)
         random = torch_stream(made.experiment.seed, "mask", "statistics", client)
-        held, words = self._sequences(client), made.words
-        return (words.batch(held[part], random)[0].to(self._device) for part in parts)
+        for part in batches(torch.arange(len(data), device="cpu"), batch):
+            inputs, _ = made.task.prepare(data.batch(part), random, training=True)
+            yield data.transform(inputs.to(self._device), None)
 
     def _grouped(self, job: TrainMany, layout: Layout) -> Grouped:
         """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""

@@ -1,1 +1,7 @@
 """What is learnt and how it is measured."""
+
+from nestling.tasks.classification import Classification
+from nestling.tasks.language import LanguageTask
+from nestling.tasks.task import Metric, Task
+
+__all__ = ["Classification", "LanguageTask", "Metric", "Task"]

@@ -13,11 +13,11 @@ from torch import nn
 from nestling.cut import Plan
 from nestling.methods.context import Learner
 from nestling.methods.parts.losses import cross_entropy, entropy, masked
-from nestling.tasks.language import IGNORED, Words, added
+from nestling.tasks.language import IGNORED, LanguageTask
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
-MASKED = Words("masked-word", mask=10, padding=11, unknown=0, end=2)
-NEXT = Words("next-word", padding=10, unknown=0, end=2)
+MASKED = LanguageTask("masked-word", mask=10, padding=11, unknown=0, end=2)
+NEXT = LanguageTask("next-word", padding=10, unknown=0, end=2)
 
 
 def generator(seed=0):
@@ -58,7 +58,7 @@ def test_counts_of_parts_add_up_to_those_of_the_whole(seed, cut, task):
     logits = torch.randn(*targets.shape, 10, generator=random, dtype=torch.float64)
     whole = task.sums(logits, inputs, targets)
     pieces = [task.sums(*(x[part] for x in (logits, inputs, targets))) for part in (slice(cut), slice(cut, None))]
-    total = added(pieces)
+    total = task.join(pieces)
     for kind in whole:
         assert total[kind][::2] == whole[kind][::2]
         assert total[kind][1] == pytest.approx(whole[kind][1], rel=1e-12)
@@ -66,7 +66,7 @@ def test_counts_of_parts_add_up_to_those_of_the_whole(seed, cut, task):
     flat, asked = logits.flatten(0, 1), targets.flatten()
     known = asked != IGNORED
     loss = F.cross_entropy(flat[known], asked[known]).item()
-    told = task.told(whole)
+    told = task.measure(whole)
     assert told["loss"] == pytest.approx(loss, rel=1e-12)
     assert told["perplexity"] == pytest.approx(math.exp(loss), rel=1e-12)
 
@@ -75,7 +75,7 @@ def test_accuracies_of_next_words_leave_out_what_they_say():
     logits = torch.full((1, 4, 10), -9.0)
     logits[0, range(4), [0, 5, 2, 7]] = 9.0  # says: unknown, 5, the end, 7
     targets = torch.tensor([[0, 5, 2, 6]])
-    told = NEXT.told(NEXT.sums(logits, torch.zeros(1, 4), targets))
+    told = NEXT.measure(NEXT.sums(logits, torch.zeros(1, 4), targets))
     assert (told["accuracy"], told["accuracy_no_oov"], told["accuracy_no_oov_eos"]) == (3 / 4, 2 / 3, 1 / 2)
 
 
@@ -83,22 +83,22 @@ def test_perplexities_of_masked_words_are_labelled():
     logits = torch.zeros(1, 2, 10)
     logits[0, 0, 3] = 50.0
     inputs, targets = torch.tensor([[3, 10]]), torch.tensor([[3, 4]])
-    told = MASKED.told(MASKED.sums(logits, inputs, targets))
+    told = MASKED.measure(MASKED.sums(logits, inputs, targets))
     assert told["perplexity_masked"] == pytest.approx(10)
     assert told["perplexity"] == told["perplexity_all"] == pytest.approx(math.sqrt(10))
-    only = Words("masked-word", mask=10, padding=11, positions="masked")
-    assert only.told(only.sums(logits, inputs, targets))["perplexity"] == pytest.approx(10)
+    only = LanguageTask("masked-word", mask=10, padding=11, positions="masked")
+    assert only.measure(only.sums(logits, inputs, targets))["perplexity"] == pytest.approx(10)
 
 
 def test_figures_that_are_no_numbers_are_none():
-    assert NEXT.told({"all": (2, math.nan, 0), "no_oov": (0, 0.0, 0), "no_oov_eos": (0, 0.0, 0)}) == {
+    assert NEXT.measure({"all": (2, math.nan, 0), "no_oov": (0, 0.0, 0), "no_oov_eos": (0, 0.0, 0)}) == {
         "accuracy": 0.0,
         "accuracy_no_oov": None,
         "accuracy_no_oov_eos": None,
         "loss": None,
         "perplexity": None,
     }
-    assert NEXT.told({"all": (1, 1e9, 0), "no_oov": (1, 1.0, 1), "no_oov_eos": (1, 1.0, 1)})["perplexity"] is None
+    assert NEXT.measure({"all": (1, 1e9, 0), "no_oov": (1, 1.0, 1), "no_oov_eos": (1, 1.0, 1)})["perplexity"] is None
 
 
 def learner(model=None, labels=None, absent=0):

@@ -69,7 +69,7 @@ def test_nothing_of_a_frozen_norm_changes_and_sub_models_are_tested_with_its_sta
     result = nestling.run(small(method="fedavg", **QUICK), model=model)
     check(result, model)
     model.load_state_dict(result.state)
-    data = result.setting.images
+    data = result.setting.dataset
     wanted = (model.eval()(data.ready(data.test_inputs[:60])).argmax(1) == data.test_targets[:60]).double().mean()
     assert result.summary["final"]["global_accuracy"] == pytest.approx(wanted.item())
 

@@ -1,0 +1,108 @@
+"""Samples of clients that are parts of arrays in memory: images, or whatever else has one target per sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nestling.data.augment import AUGMENT
+from nestling.data.dataset import Dataset
+from nestling.data.partition import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySamples:
+    """Some of the samples of a data set.
+
+    Attributes
+    ----------
+    dataset
+        The data set, which says how inputs are augmented and normalised.
+    inputs, outputs
+        The arrays that they are in, (N, …) and (N,).
+    numbers
+        Their places there, (samples,).
+    """
+
+    dataset: Dataset
+    inputs: Tensor
+    outputs: Tensor
+    numbers: Tensor
+
+    @property
+    def augmented(self) -> bool:
+        """Whether training draws random crops and the like."""
+        return self.dataset.augment != "none"
+
+    @property
+    def values(self) -> int:
+        """The number of values in all inputs."""
+        return len(self) * math.prod(self.dataset.shape)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of some samples, by their numbers from 0."""
+        chosen = self.numbers[indices]
+        return self.inputs[chosen], self.outputs[chosen]
+
+    def transform(self, inputs: Tensor, random: torch.Generator | None) -> Tensor:
+        """Return inputs as a model reads them; augmented where a generator is given."""
+        if random is not None:
+            inputs = AUGMENT[self.dataset.augment](inputs, random)
+        return self.dataset.ready(inputs)
+
+    def targets(self) -> Tensor:
+        """Return the targets of all samples."""
+        return self.outputs[self.numbers]
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayClients:
+    """A data set that is divided among clients.
+
+    Attributes
+    ----------
+    dataset, partition
+        The data, and which client holds what of it.
+    held_back
+        The numbers of training samples that the best round is chosen by.
+    tested
+        How many test samples are used; 0 for all.
+
+    Examples
+    --------
+    >>> from nestling.data import load, partition
+    >>> digits = load("digits")
+    >>> data = ArrayClients(digits, partition(digits, 10, "iid"), torch.arange(0))
+    >>> inputs, targets = data.client(3).batch(torch.arange(2))
+    >>> inputs.shape, targets.shape, len(data.test)
+    (torch.Size([2, 1, 8, 8]), torch.Size([2]), 360)
+    """
+
+    dataset: Dataset
+    partition: Partition
+    held_back: Tensor
+    tested: int = 0
+
+    def client(self, number: int) -> ArraySamples:
+        """Return the samples that a client trains on."""
+        return ArraySamples(self.dataset, self.dataset.inputs, self.dataset.targets, self.partition.train[number])
+
+    @cached_property
+    def test(self) -> ArraySamples:
+        """The test samples that are used."""
+        dataset = self.dataset
+        count = len(dataset.test_targets)
+        numbers = torch.arange(min(count, self.tested or count), device="cpu")
+        return ArraySamples(dataset, dataset.test_inputs, dataset.test_targets, numbers)
+
+    @cached_property
+    def validation(self) -> ArraySamples:
+        """The training samples that are held back."""
+        return ArraySamples(self.dataset, self.dataset.inputs, self.dataset.targets, self.held_back)
