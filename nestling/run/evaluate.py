@@ -18,6 +18,7 @@ from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import TrainingError
 from nestling.run.jobs import State, Test, TestOwn
+from nestling.run.memory import recall
 from nestling.run.ready import all_replies, ready, shared, sizes, statistics_batch
 from nestling.run.server import Server
 from nestling.run.setting import Setting
@@ -134,7 +135,8 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
 
     def job(index: int) -> TestOwn:
         client, plan = clients[index], plans[clients[index]]
-        return TestOwn(client, plan, slices.get(plan), server.private.get(client), statistics_batch(setting))
+        own = recall(setting.cut_axes, server.private, client, plan, server.state)
+        return TestOwn(client, plan, slices.get(plan), own, statistics_batch(setting))
 
     answers = dict(zip(clients, all_replies(engine, Lazy(len(clients), job, keep=0)), strict=True))
     task = setting.task

@@ -1,11 +1,13 @@
-"""What clients remember from one of their turns to the next, such as what an upload left out.
+"""What clients keep from one round to the next: tensors of their own, and what an upload left out.
 
-A memory is named ``kind/tensor`` and has the coordinates of that tensor of the model. As long as a client always gets
-the same slice, that slice is all that is kept. Once it gets another, the memory is kept in the coordinates of the whole
-model, so that what belongs to a unit is found again whenever the client trains that unit.
+A tensor is named as in the model, or ``kind/name``, and has the coordinates of that tensor of the model. As long as a
+client always gets the same slice, that slice is all that is kept. Once it gets another, the tensors are kept in the
+coordinates of the whole model, so that what belongs to a unit is there again whenever the client trains that unit.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -13,47 +15,76 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import cuts
+from nestling.cut.slices import Cut
 from nestling.run.private import Drawer
 
 State = dict[str, Tensor]
 
 
-def recall(axes: AxisMap, drawer: Drawer, client: int, plan: Plan) -> State:
-    """Return what a client remembers of the slice that it gets now; zero where it never trained."""
+def recall(
+    axes: AxisMap, drawer: Drawer, client: int, plan: Plan, untrained: Mapping[str, Tensor] | None = None
+) -> State:
+    """Return what a client keeps of the slice that it gets now.
+
+    Coordinates that it never trained have the values of the whole model `untrained`, or are zero without one.
+    """
     held, before = drawer.held(client)
-    if not held or _same(before, plan):
+    slices = cuts(axes, plan)
+    if not held or _same(before, plan) or _without_plan(held, before, slices):
         return held
-    how = cuts(axes, plan)
-    whole = _whole(axes, held, before)
-    return {name: how[_tensor(name)].take(value) for name, value in whole.items() if _tensor(name) in how}
+    whole = _whole(axes, held, before, untrained)
+    return {name: slices[_tensor(name)].take(value) for name, value in whole.items() if _tensor(name) in slices}
 
 
-def remember(axes: AxisMap, drawer: Drawer, client: int, plan: Plan, new: State, *, round: int) -> None:
-    """Keep what a client remembers of its slice; of other slices it goes on remembering what it did."""
+def remember(
+    axes: AxisMap,
+    drawer: Drawer,
+    client: int,
+    plan: Plan,
+    new: State,
+    *,
+    round: int,
+    untrained: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Keep what a client has of its slice after a round; what it keeps of other slices stays as it is."""
     held, before = drawer.held(client)
-    if not held or _same(before, plan):
+    slices = cuts(axes, plan)
+    if not held or _same(before, plan) or _without_plan(held, before, slices):
         drawer.put(client, round, new, plan)
         return
-    whole, how = _whole(axes, held, before), cuts(axes, plan)
+    whole = _whole(axes, held, before, untrained)
     for name, value in new.items():
-        dims = axes.dims[_tensor(name)]
-        whole.setdefault(name, torch.zeros(dims.shape, dtype=value.dtype))
-        how[_tensor(name)].put(whole[name], value)
+        if name not in whole:
+            whole[name] = _blank(axes, name, value, untrained)
+        slices[_tensor(name)].put(whole[name], value)
     drawer.put(client, round, whole, Plan(key="full"))
 
 
-def _whole(axes: AxisMap, held: State, plan: Plan) -> State:
-    """A memory in the coordinates of the whole model, as a copy."""
-    how, whole = cuts(axes, plan), {}
+def _whole(axes: AxisMap, held: State, plan: Plan, untrained: Mapping[str, Tensor] | None) -> State:
+    """Return what a client keeps in the coordinates of the whole model, as a copy."""
+    slices, whole = cuts(axes, plan), {}
     for name, value in held.items():
-        whole[name] = torch.zeros(axes.dims[_tensor(name)].shape, dtype=value.dtype)
-        how[_tensor(name)].put(whole[name], value)
+        whole[name] = _blank(axes, name, value, untrained)
+        slices[_tensor(name)].put(whole[name], value)
     return whole
+
+
+def _blank(axes: AxisMap, name: str, value: Tensor, untrained: Mapping[str, Tensor] | None) -> Tensor:
+    if untrained is not None:
+        return untrained[name].detach().clone()
+    return torch.zeros(axes.dims[_tensor(name)].shape, dtype=value.dtype)
 
 
 def _same(one: Plan, other: Plan) -> bool:
     return one.runs == other.runs and one.blocks == other.blocks
 
 
+def _without_plan(held: State, before: Plan, slices: Mapping[str, Cut]) -> bool:
+    """Whether tensors are of the slice of now, but were written by version 0.1, which kept no plan of some."""
+    if before != Plan():
+        return False
+    return all(_tensor(name) in slices and slices[_tensor(name)].shape == value.shape for name, value in held.items())
+
+
 def _tensor(name: str) -> str:
-    return name.partition("/")[2]
+    return name.rpartition("/")[2]

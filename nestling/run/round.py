@@ -68,7 +68,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
     def job(client: int) -> Train:
         plan = plans[client]
         memory = recall(setting.cut_axes, server.memories, client, plan)
-        own = server.private.get(client)
+        own = recall(setting.cut_axes, server.private, client, plan, before.state)
         return Train(client, round, levels[client].ratio, plan, slices.get(plan), rate, own, memory)
 
     tally = server.tally
@@ -130,7 +130,9 @@ def _merge(setting: Setting, server: Server, update: Update, weight: float) -> N
     kept = setting.private & update.state.keys()
     if kept:
         sent = server.slice(setting, update.plan)
-        server.private.put(first, server.round, {name: update.state[name] for name in sorted(kept)})
+        own = {name: update.state[name] for name in sorted(kept)}
+        plan, untrained = update.plan, server.state
+        remember(setting.cut_axes, server.private, first, plan, own, round=server.round, untrained=untrained)
         update.state.update({name: sent[name] for name in kept})
     if update.memory:
         remember(setting.cut_axes, server.memories, first, update.plan, update.memory, round=server.round)

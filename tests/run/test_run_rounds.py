@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -15,6 +16,8 @@ from torch import nn
 
 import nestling
 from nestling import extract
+from nestling.cut import Plan
+from nestling.cut.extract import cuts
 from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
@@ -23,6 +26,8 @@ from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.evaluate import evaluate
 from nestling.run.experiment import run
 from nestling.run.jobs import Train
+from nestling.run.memory import recall, remember
+from nestling.run.private import Drawer
 from nestling.run.round import play
 from nestling.run.server import Server
 from nestling.run.setting import Blueprint, setting
@@ -180,6 +185,53 @@ def test_local_accuracy_chooses_among_the_clients_own_classes():
     result = run(small(data=CLASSES, rounds=1, local=LocalTraining(lr=1e-6, epochs=1, batch=50)))
     final = result.summary["final"]
     assert final["local_accuracy"] > 0.2 > final["global_accuracy"]  # guessing one of 3 against one of 10
+
+
+@pytest.mark.parametrize("assign", ["dynamic", "tiers"])
+@pytest.mark.parametrize("method", ["standalone", "lg-fedavg"])
+def test_what_clients_keep_outlives_other_levels(method, assign, tmp_path):
+    """A narrower turn trains a part of what a client keeps, a wider one goes on from where the model began."""
+    fleet = FleetSettings(clients=4, per_round=4, levels="a-d", assign=assign)
+    result = run(
+        small(method=method, rounds=5, fleet=fleet, data=Data(name="digits", samples=160)), out=tmp_path / "run"
+    )
+    assert result.summary["final"]["global_accuracy"] is not None
+
+
+def test_a_narrower_turn_trains_a_part_of_what_a_client_keeps():
+    fleet = FleetSettings(clients=4, per_round=4, levels="a-d", assign="dynamic")
+    made, servers, _ = played(small(method="standalone", rounds=6, fleet=fleet, data=Data(name="digits", samples=160)))
+    seen = 0
+    for client in range(4):
+        for before, after in pairwise(servers[1:]):
+            level = made.level(client, after.round)
+            full = [
+                recall(made.cut_axes, one.private, client, Plan(key="full"), made.model.state_dict())
+                for one in (before, after)
+            ]
+            if level.name != "d":
+                continue
+            seen += 1
+            cut = cuts(made.axes, made.submodel(level.ratio))["blocks.0.conv.weight"]
+            old, new = (one["blocks.0.conv.weight"].clone() for one in full)
+            assert not torch.equal(cut.take(old), cut.take(new))
+            for one in (old, new):
+                cut.put(one, torch.zeros(cut.shape))
+            assert torch.equal(old, new)
+    assert seen > 3
+
+
+def test_what_version_0_1_kept_without_a_plan_is_found_again(tmp_path):
+    """It always was of the slice that the client got."""
+    made, servers, _ = played(
+        small(method="standalone", rounds=1, fleet=FleetSettings(clients=2, per_round=2, levels="d"))
+    )
+    plan = made.submodel(1 / 8)
+    held, drawer = servers[1].private.get(0), Drawer(tmp_path)
+    drawer.put(0, 1, held)
+    assert same_state(recall(made.cut_axes, drawer, 0, plan, servers[0].state), held)
+    remember(made.cut_axes, drawer, 0, plan, held, round=2, untrained=servers[0].state)
+    assert drawer.held(0)[1] == plan
 
 
 def test_bytes_are_those_of_the_parameters():

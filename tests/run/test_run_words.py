@@ -12,6 +12,8 @@ import nestling
 from nestling.data import Text, Vocabulary
 from nestling.data.lazy import Lazy
 from nestling.errors import ConfigError, DataError
+from nestling.methods.fedavg import fedavg
+from nestling.methods.feddyn import with_feddyn
 from nestling.run import Data, Evaluate, FleetSettings, Model
 from nestling.run.presets import find
 from nestling.run.setting import Blueprint, setting
@@ -219,3 +221,13 @@ def test_fedrolexs_preset_runs_on_a_small_stack_overflow(tmp_path, monkeypatch):
         final = nestling.run(find(name).with_settings(few)).summary["final"]
         assert final["accuracy_no_oov_eos"] is not None
         assert final["perplexity"] < 20
+
+
+def test_feddyn_learns_next_words():
+    """It needs nothing of images."""
+    experiment = small(method="fedavg", rounds=2, fleet=FleetSettings(clients=20, per_round=6, levels="a"))
+    method = with_feddyn(fedavg(masked=False), 0.1)
+    plain = nestling.run(experiment, method=fedavg(masked=False))
+    result = nestling.run(experiment, method=method)
+    assert result.summary["final"]["perplexity"] > 1
+    assert not same_state(plain.state, result.state)
