@@ -9,7 +9,7 @@ from functools import partial
 from bench.apart import apart, most_memory
 from bench.figure import Figure
 from bench.timing import side_by_side
-from nestling.data.made_words import USERS as POPULATION
+from nestling.data.text.synthetic import USERS as POPULATION
 from nestling.engines import LocalEngine
 from nestling.run import Data, Experiment, FleetSettings, Model
 from nestling.run.round import play

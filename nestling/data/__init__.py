@@ -7,9 +7,9 @@ from nestling.data.fetch import get
 from nestling.data.lazy import Lazy
 from nestling.data.partition import Partition, counts, partition
 from nestling.data.sources import DATASETS, Source, load, names
-from nestling.data.text import Text, TextShares, share
+from nestling.data.text.corpus import Text, TextShares, share
+from nestling.data.text.vocabulary import Vocabulary
 from nestling.data.texts import TEXTS, load_text
-from nestling.data.vocabulary import Vocabulary
 
 __all__ = [
     "AUGMENT",

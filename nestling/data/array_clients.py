@@ -82,7 +82,7 @@ class ArrayClients:
     >>> data = ArrayClients(digits, partition(digits, 10, "iid"), torch.arange(0))
     >>> inputs, targets = data.client(3).batch(torch.arange(2))
     >>> inputs.shape, targets.shape, len(data.test)
-    (torch.Size([2, 1, 8, 8]), torch.Size([2]), 360)
+    (torch.Size([2, 1, 8, 8]), torch.Size([2]), 359)
     """
 
     dataset: Dataset

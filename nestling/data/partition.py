@@ -31,7 +31,7 @@ class Partition:
     """The shares of all clients.
 
     Here shares are views of one tensor, so that there may be any number of clients: clone one before you pickle it.
-    Those of a text (`nestling.data.text.TextShares`) are read when they are asked for.
+    Those of a text (`nestling.data.text.corpus.TextShares`) are read when they are asked for.
 
     Parameters
     ----------

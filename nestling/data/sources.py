@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from nestling.data import cifar, cinic, digits, har, idx, svhn
 from nestling.data.dataset import Dataset
 from nestling.data.decoded import Reader, decoded
 from nestling.data.places import Layout, find
+from nestling.data.readers import cifar, cinic, digits, har, idx, svhn
 from nestling.errors import DataError, nearest
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nestling.data import made_words, shakespeare, stackoverflow, wikitext
 from nestling.data.places import Layout, find
+from nestling.data.readers import shakespeare, stackoverflow, wikitext
 from nestling.data.sources import DATASETS, Download, Source
-from nestling.data.text import Task, Text
-from nestling.data.wanted import Wanted
+from nestling.data.text import synthetic
+from nestling.data.text.corpus import Task, Text
+from nestling.data.text.options import TextOptions
 from nestling.errors import DataError, nearest
 
 
@@ -23,7 +24,7 @@ class TextSource:
     """
 
     about: str
-    open: Callable[[tuple[Path, ...], Wanted], Text]
+    open: Callable[[tuple[Path, ...], TextOptions], Text]
     task: Task
     vocabulary: int
     length: int
@@ -38,7 +39,7 @@ _TINY = (Download("https://raw.githubusercontent.com/karpathy/char-rnn/master/da
 TEXTS: dict[str, TextSource] = {
     "words": TextSource(
         "Made-up sentences of 342,477 users, each on a topic; needs no files.",
-        made_words.open_text,
+        synthetic.open_text,
         "next-word",
         1000,
         20,
@@ -141,6 +142,6 @@ def load_text(
     for what, value in (("vocabulary", vocabulary), ("length", length)):
         if value < 0:
             raise DataError(f"the {what} of a text must be 0 or more, not {value}")
-    wanted = Wanted(task or found.task, vocabulary or found.vocabulary, length or found.length)
+    options = TextOptions(task or found.task, vocabulary or found.vocabulary, length or found.length)
     paths = find(name, found.layouts, found.inside, data_dir, own=not found.downloads) if found.layouts else ()
-    return found.open(paths, wanted)
+    return found.open(paths, options)

@@ -18,7 +18,6 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.errors import RunFailed
 from nestling.events import report
 from nestling.fleet import TRAINING, round_clock, time_of
 from nestling.run.between import between
@@ -86,8 +85,6 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
         samples += update.progress.samples
         loss += update.progress.loss
         correct += update.progress.correct
-    if clients and not tally.clients:
-        raise RunFailed(f"round {round}: none of its {len(clients)} clients returned anything, as their workers died")
     how, trainable = setting.experiment.server, setting.parameters - setting.user_frozen
     merged = tally.value() | {name: before.state[name] for name in setting.inconsistent}  # sub-models have their own
     server.state, server.memory = step(

@@ -16,7 +16,7 @@ from nestling.cut.extract import cuts
 from nestling.data import Dataset, Partition, Text, TextShares
 from nestling.data.array_clients import ArrayClients
 from nestling.data.federated import FederatedData
-from nestling.data.text_clients import TextClients
+from nestling.data.text.text_clients import TextClients
 from nestling.errors import ConfigError
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
 from nestling.kernels.batch_norms import batch_norms

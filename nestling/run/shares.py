@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nestling.data import TEXTS, Dataset, Partition, Text, load, partition
-from nestling.data.text import gathered
+from nestling.data.text.corpus import gathered
 from nestling.errors import ConfigError
 from nestling.run.texts import deal, held_out, open_text
 from nestling.seeds import numpy_stream

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.data import Text, TextShares, load_text, share
-from nestling.data.text import fitting, gathered
+from nestling.data.text.corpus import fitting, gathered
 from nestling.errors import ConfigError
 from nestling.settings import Experiment
 

@@ -9,8 +9,8 @@ import pytest
 from data_files import idx_arrays, idx_bytes
 
 from nestling.data import DATASETS, get, load
-from nestling.data.idx import files as idx_files
-from nestling.data.idx import read
+from nestling.data.readers.idx import files as idx_files
+from nestling.data.readers.idx import read
 from nestling.data.sources import Download, Source
 from nestling.errors import DataError
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from text_files import HELD, TEST, TRAIN, example, write_folders, write_h5, write_sqlite
 
 from nestling.data import load_text, share
-from nestling.data.example_proto import texts_of
-from nestling.data.shelves import TextFiles
+from nestling.data.readers.example_proto import texts_of
+from nestling.data.readers.user_store import TextFiles
 from nestling.errors import DataError
 
 ALL = {"train": TRAIN, "test": TEST, "validation": HELD}

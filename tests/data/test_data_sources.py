@@ -28,10 +28,11 @@ from data_files import (
 )
 from scipy.io import savemat
 
-from nestling.data import DATASETS, digits, load, names
+from nestling.data import DATASETS, load, names
 from nestling.data.archive import contents
-from nestling.data.idx import files as idx_files
-from nestling.data.unpickle import unpickle
+from nestling.data.readers import digits
+from nestling.data.readers.idx import files as idx_files
+from nestling.data.readers.unpickle import unpickle
 from nestling.errors import DataError
 
 
@@ -357,7 +358,7 @@ def test_decoded_arrays_are_kept_until_the_source_changes(tmp_path, cache, monke
     first = load("mnist", tmp_path)
     first.inputs.zero_()  # copy on write: must reach neither the cache nor anybody else
     with monkeypatch.context() as patch:
-        patch.setattr("nestling.data.idx.parse", None)  # reading again would fail
+        patch.setattr("nestling.data.readers.idx.parse", None)  # reading again would fail
         assert equal(load("mnist", tmp_path).inputs[:, 0], idx_arrays()[0])
     write_idx(tmp_path / "mnist", idx_files(), idx_arrays(count=13))
     assert len(load("mnist", tmp_path).inputs) == 13

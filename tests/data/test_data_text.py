@@ -11,8 +11,8 @@ from text_files import write_wikitext
 
 from nestling.data import Text, Vocabulary, load, load_text, share
 from nestling.data.lazy import Lazy
-from nestling.data.text import gathered, sentences, windows
-from nestling.data.vocabulary import built, packed, unpacked
+from nestling.data.text.corpus import gathered, sentences, windows
+from nestling.data.text.vocabulary import built, packed, unpacked
 from nestling.errors import DataError
 
 TASKS = ("masked-word", "next-word")

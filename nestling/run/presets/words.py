@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nestling.data.made_words import USERS
+from nestling.data.text.synthetic import USERS
 from nestling.run.presets.preset import Preset
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 

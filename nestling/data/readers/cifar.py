@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nestling.data.archive import pick
 from nestling.data.decoded import Arrays
-from nestling.data.unpickle import unpickle
+from nestling.data.readers.unpickle import unpickle
 from nestling.errors import DataError
 
 _PIXELS = 3 * 32 * 32

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.data.lazy import Lazy
-from nestling.data.text import Text, padding_of, width_of
-from nestling.data.vocabulary import built
-from nestling.data.wanted import Wanted
+from nestling.data.text.corpus import Text, padding_of, width_of
+from nestling.data.text.options import TextOptions
+from nestling.data.text.vocabulary import built
 from nestling.errors import DataError
 from nestling.seeds import numpy_stream
 
@@ -29,18 +29,18 @@ _SUCCESSORS = 8
 _LIKELY = 0.5 ** np.arange(1, _SUCCESSORS + 1) / (1 - 0.5**_SUCCESSORS)  # each half as likely as the one before
 
 
-def open_text(_paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Make the text: everything in it follows from its size, nothing is read."""
     least = 3 + _COMMON + _TOPICS * _SUCCESSORS
-    if wanted.vocabulary < least:
-        raise DataError(f"words needs data.vocabulary of at least {least}, not {wanted.vocabulary}")
-    vocabulary = built({f"w{number}": 1 for number in range(wanted.vocabulary - 3)})
-    make = partial(_sentences, len(vocabulary), wanted.task, wanted.length)
+    if options.vocabulary < least:
+        raise DataError(f"words needs data.vocabulary of at least {least}, not {options.vocabulary}")
+    vocabulary = built({f"w{number}": 1 for number in range(options.vocabulary - 3)})
+    make = partial(_sentences, len(vocabulary), options.task, options.length)
     return Text(
         "words",
-        wanted.task,
+        options.task,
         vocabulary,
-        wanted.length,
+        options.length,
         users=Lazy(USERS, partial(make, "train")),
         test=Lazy(USERS, partial(make, "test")),
         validation=Lazy(USERS, partial(make, "validation")),

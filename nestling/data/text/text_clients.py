@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nestling.data.text import TextShares
+from nestling.data.text.corpus import TextShares
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ import torch
 
 from nestling.data.archive import contents
 from nestling.data.decoded import Arrays, decoded
-from nestling.data.text import Text, windows
-from nestling.data.vocabulary import END, Vocabulary, packed, unpacked
-from nestling.data.wanted import Wanted
+from nestling.data.text.corpus import Text, windows
+from nestling.data.text.options import TextOptions
+from nestling.data.text.vocabulary import END, Vocabulary, packed, unpacked
 from nestling.errors import DataError
 
 LAYOUTS = (("wikitext-2.zip",), ("wikitext-2-v1.zip",), ("wikitext-2",))
@@ -23,13 +23,13 @@ _PARTS = {"train": "train", "valid": "validation", "test": "test"}
 _UNKNOWN = "<unk>"
 
 
-def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open WikiText-2; with a smaller vocabulary than its own, rarer words are unknown, too."""
     arrays = decoded("wikitext2", paths, read)
     words = unpacked(arrays["words"])
-    if wanted.vocabulary > len(words):
-        raise DataError(f"wikitext2 has {len(words):,} words: data.vocabulary cannot be {wanted.vocabulary:,}")
-    words = words[: wanted.vocabulary or None]
+    if options.vocabulary > len(words):
+        raise DataError(f"wikitext2 has {len(words):,} words: data.vocabulary cannot be {options.vocabulary:,}")
+    words = words[: options.vocabulary or None]
     for needed in (_UNKNOWN, END):
         if needed not in words:
             raise DataError(f"data.vocabulary={len(words)} leaves out {needed!r}: use a larger one")
@@ -37,13 +37,13 @@ def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
     streams = {}
     for part in _PARTS.values():
         stream = torch.from_numpy(arrays[part])
-        streams[part] = torch.where(stream < len(words), stream, vocabulary.unknown) if wanted.vocabulary else stream
-    test, validation = (windows(streams[part], wanted.task, wanted.length) for part in ("test", "validation"))
+        streams[part] = torch.where(stream < len(words), stream, vocabulary.unknown) if options.vocabulary else stream
+    test, validation = (windows(streams[part], options.task, options.length) for part in ("test", "validation"))
     return Text(
         "wikitext2",
-        wanted.task,
+        options.task,
         vocabulary,
-        wanted.length,
+        options.length,
         stream=streams["train"],
         test=[test],
         validation=[validation],

@@ -1,6 +1,6 @@
-"""Shelves: where the lines of many users lie, and are read one user at a time.
+"""Lines of many users, read one user at a time: from HDF5, SQLite or text files.
 
-A line is a sentence of words with spaces between them. A shelf can be sent to another process, which opens its files
+A line is a sentence of words with spaces between them. A source can be sent to another process, which opens its files
 for itself.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nestling.data.example_proto import texts_of
 from nestling.data.extras import need
+from nestling.data.readers.example_proto import texts_of
 from nestling.errors import DataError, first_line
 
 
-class Shelf(Protocol):
+class LineSource(Protocol):
     """The lines of users, by name."""
 
     def names(self) -> list[str]:

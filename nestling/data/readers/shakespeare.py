@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nestling.data.archive import contents
 from nestling.data.decoded import careful
-from nestling.data.text import Text, windows
-from nestling.data.vocabulary import UNKNOWN, Vocabulary, built
-from nestling.data.wanted import Wanted
+from nestling.data.text.corpus import Text, windows
+from nestling.data.text.options import TextOptions
+from nestling.data.text.vocabulary import UNKNOWN, Vocabulary, built
 from nestling.errors import DataError
 
 LAYOUTS = (("shakespeare.zip",), ("tinyshakespeare_input.txt",), ("input.txt",))
@@ -27,23 +27,23 @@ _NAMES = ("tinyshakespeare_input.txt", "input.txt")
 _TEST = 5  # one of so many parts
 
 
-def open_characters(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_characters(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open it as characters."""
-    if wanted.vocabulary == 1:
+    if options.vocabulary == 1:
         raise DataError("a vocabulary has at least 2 signs, of which 1 stands for all others, not 1")
     said = {speaker: list(text) for speaker, text in careful("shakespeare", paths, speeches).items()}
     train = Counter(sign for signs in said.values() for sign in _split(signs)[0])
     ranked = sorted(train, key=lambda sign: (-train[sign], sign))
-    vocabulary = Vocabulary((UNKNOWN, *ranked[: wanted.vocabulary - 1 if wanted.vocabulary else None]), unknown=0)
-    return _text("shakespeare", said, vocabulary, wanted)
+    vocabulary = Vocabulary((UNKNOWN, *ranked[: options.vocabulary - 1 if options.vocabulary else None]), unknown=0)
+    return _text("shakespeare", said, vocabulary, options)
 
 
-def open_words(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_words(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open it as words; marks are words, and all letters small."""
     said = careful("shakespeare", paths, speeches)
     found = {speaker: re.findall(r"\w+(?:'\w+)*|[^\w\s]", text.lower()) for speaker, text in said.items()}
     counts = Counter(word for words in found.values() for word in _split(words)[0])
-    return _text("shakespeare-words", found, built(counts, wanted.vocabulary), wanted)
+    return _text("shakespeare-words", found, built(counts, options.vocabulary), options)
 
 
 def speeches(paths: tuple[Path, ...]) -> dict[str, str]:
@@ -70,12 +70,12 @@ def _split(signs: list[str]) -> tuple[list[str], list[str]]:
     return signs[:kept], signs[kept:]
 
 
-def _text(name: str, said: dict[str, list[str]], vocabulary: Vocabulary, wanted: Wanted) -> Text:
+def _text(name: str, said: dict[str, list[str]], vocabulary: Vocabulary, options: TextOptions) -> Text:
     train: list[Tensor] = []
     test: list[Tensor] = []
     for signs in said.values():
         for part, made in zip(_split(signs), (train, test), strict=True):
             ids = torch.tensor(vocabulary.ids(part), dtype=torch.int32)
-            made.append(windows(ids, wanted.task, wanted.length))
+            made.append(windows(ids, options.task, options.length))
     sizes = np.array([len(sequences) for sequences in train])
-    return Text(name, wanted.task, vocabulary, wanted.length, users=train, sizes=sizes, test=test)
+    return Text(name, options.task, vocabulary, options.length, users=train, sizes=sizes, test=test)

@@ -1,4 +1,4 @@
-"""Texts of users that lie on shelves: an index made once and kept, and a user's lines read when they are asked for."""
+"""Texts by user: an index that is made once and cached, and a user's lines, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nestling.data.decoded import Arrays, decoded
 from nestling.data.lazy import Lazy
-from nestling.data.shelves import Shelf
-from nestling.data.text import Text, sentences
-from nestling.data.vocabulary import Vocabulary, built, packed, unpacked
-from nestling.data.wanted import Wanted
+from nestling.data.readers.user_store import LineSource
+from nestling.data.text.corpus import Text, sentences
+from nestling.data.text.options import TextOptions
+from nestling.data.text.vocabulary import Vocabulary, built, packed, unpacked
 from nestling.errors import DataError
 from nestling.seeds import numpy_stream
 
@@ -27,60 +27,60 @@ _TEST = 5  # where nothing is set apart for testing, every fifth line of a user 
 def by_user(
     name: str,
     paths: tuple[Path, ...],
-    shelves: Mapping[str, Shelf],
-    wanted: Wanted,
+    sources: Mapping[str, LineSource],
+    options: TextOptions,
     counts: Callable[[], Mapping[str, int]] | None = None,
 ) -> Text:
-    """Open a text whose users lie on shelves.
+    """Open a text of many users.
 
     Parameters
     ----------
     name, paths
         What it is called, and its files: when these change, its index is made anew.
-    shelves
-        The shelves of ``train`` and, where they are set apart, of ``test`` and ``validation``.
-    wanted
+    sources
+        The lines of ``train`` and, where they are set apart, of ``test`` and ``validation``.
+    options
         How it is to be read.
     counts
         Tells how often every word occurs, where a file, one of `paths`, says it; else all lines are read once.
     """
-    arrays = decoded(name, paths, partial(_index, shelves, counts))
-    words = unpacked(arrays["words"], wanted.vocabulary)  # the most frequent come first
-    vocabulary = built(dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True)), wanted.vocabulary)
-    alone = "test" not in shelves
+    arrays = decoded(name, paths, partial(_index, sources, counts))
+    words = unpacked(arrays["words"], options.vocabulary)  # the most frequent come first
+    vocabulary = built(dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True)), options.vocabulary)
+    alone = "test" not in sources
     sizes = arrays["sizes"] - arrays["sizes"] // _TEST if alone else arrays["sizes"]
 
-    def users(shelf: str, part: str) -> Sequence[Tensor]:
-        names = unpacked(arrays[shelf])
-        return Lazy(len(names), _Reader(shelves[shelf], names, vocabulary, wanted, part))
+    def users(source: str, part: str) -> Sequence[Tensor]:
+        names = unpacked(arrays[source])
+        return Lazy(len(names), _Reader(sources[source], names, vocabulary, options, part))
 
     test = users("train", "test") if alone else users("test", "all")
     return Text(
         name,
-        wanted.task,
+        options.task,
         vocabulary,
-        wanted.length,
+        options.length,
         users=users("train", "train" if alone else "all"),
         sizes=sizes,
         test=_in_any_order(test),
-        validation=_in_any_order(users("validation", "all")) if "validation" in shelves else (),
+        validation=_in_any_order(users("validation", "all")) if "validation" in sources else (),
         padded=True,
     )
 
 
 def _index(
-    shelves: Mapping[str, Shelf], counts: Callable[[], Mapping[str, int]] | None, paths: tuple[Path, ...]
+    sources: Mapping[str, LineSource], counts: Callable[[], Mapping[str, int]] | None, paths: tuple[Path, ...]
 ) -> Arrays:
-    names = {part: shelf.names() for part, shelf in shelves.items()}
+    names = {part: source.names() for part, source in sources.items()}
     if not names["train"]:
         raise DataError(f"there are no users to train on in {str(paths[0])!r}")
     told = counts() if counts else None
-    sizes = None if told is None else shelves["train"].sizes()
+    sizes = None if told is None else sources["train"].sizes()
     found = Counter[str]()
     if sizes is None:
         sizes = []
         for name in names["train"]:
-            lines = [line.split() for line in shelves["train"].lines(name)]
+            lines = [line.split() for line in sources["train"].lines(name)]
             sizes.append(sum(map(bool, lines)))
             for line in lines:
                 found.update(line)
@@ -98,17 +98,17 @@ def _index(
 class _Reader:
     """Reads one user: all lines, or those to train or to test on."""
 
-    shelf: Shelf
+    source: LineSource
     names: tuple[str, ...]
     vocabulary: Vocabulary
-    wanted: Wanted
+    options: TextOptions
     part: str
 
     def __call__(self, user: int) -> Tensor:
-        lines = [words for line in self.shelf.lines(self.names[user]) if (words := line.split())]
+        lines = [words for line in self.source.lines(self.names[user]) if (words := line.split())]
         kept = len(lines) - len(lines) // _TEST
         lines = {"all": lines, "train": lines[:kept], "test": lines[kept:]}[self.part]
-        return sentences(lines, self.vocabulary, self.wanted.task, self.wanted.length)
+        return sentences(lines, self.vocabulary, self.options.task, self.options.length)
 
 
 def _in_any_order(users: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nestling.data.lazy import Lazy
 from nestling.data.partition import Partition, check_whole
-from nestling.data.vocabulary import Vocabulary
+from nestling.data.text.vocabulary import Vocabulary
 from nestling.errors import DataError, nearest
 from nestling.seeds import numpy_stream
 

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from nestling.data.archive import pick
-from nestling.data.by_user import by_user
 from nestling.data.decoded import careful
 from nestling.data.places import cache_dir
-from nestling.data.shelves import Hdf5, Shelf, Sqlite, TextFiles
-from nestling.data.text import Text
-from nestling.data.wanted import Wanted
+from nestling.data.readers.user_store import Hdf5, LineSource, Sqlite, TextFiles
+from nestling.data.text.by_user import by_user
+from nestling.data.text.corpus import Text
+from nestling.data.text.options import TextOptions
 from nestling.errors import DataError, first_line
 
 _H5 = ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow_held_out.h5")
@@ -35,28 +35,28 @@ _PARTS = ("train", "test", "validation")
 _COUNTS = "stackoverflow.word_count"
 
 
-def open_text(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open Stack Overflow in whatever form it is there."""
     files = [paths[0].parent / _COUNTS, paths[0].parent / f"{_COUNTS}.tar.bz2"]
     counted = [file for file in files if file.is_file()][:1]
     if paths[0].suffix == ".lzma":
         paths = (_unpacked(paths[0]),)
-    shelves: dict[str, Shelf]
+    sources: dict[str, LineSource]
     if paths[0].suffix == ".h5":
-        shelves = {part: Hdf5(path) for part, path in zip(_PARTS, paths, strict=False)}
+        sources = {part: Hdf5(path) for part, path in zip(_PARTS, paths, strict=False)}
     elif paths[0].suffix == ".sqlite":
         splits = {"train": "train", "test": "test", "validation": "heldout"}
-        shelves = {part: Sqlite(paths[0], split) for part, split in splits.items()}
+        sources = {part: Sqlite(paths[0], split) for part, split in splits.items()}
     else:
-        shelves = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
+        sources = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
     counts = partial(_word_counts, counted[0]) if counted else None
-    return by_user("stackoverflow", (*paths, *counted), shelves, wanted, counts)
+    return by_user("stackoverflow", (*paths, *counted), sources, options, counts)
 
 
-def open_own(paths: tuple[Path, ...], wanted: Wanted) -> Text:
+def open_own(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open folders of text files of one's own."""
-    shelves = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
-    return by_user("text-files", paths, shelves, wanted)
+    sources = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
+    return by_user("text-files", paths, sources, options)
 
 
 def _word_counts(file: Path) -> dict[str, int]:

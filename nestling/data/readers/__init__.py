@@ -1,0 +1,1 @@
+"""Readers: one file per data set, or per kind of file."""
