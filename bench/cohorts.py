@@ -1,6 +1,6 @@
 """How much faster cohorts train: the measurements behind ``cohort="auto"``.
 
-``python -m bench.cohorts`` prints the table that `nestling.run.cohorts` reads. Clients one by one and together
+``python -m bench.cohorts`` prints the table that `nestling.experiment.cohorts` reads. Clients one by one and together
 are trained in turn, on one thread; what is compared is the medians of *processor* seconds, which a busy machine
 stretches less than those of the clock.
 """
@@ -20,19 +20,19 @@ import torch
 from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data import from_arrays
+from nestling.experiment.built import built
+from nestling.experiment.cohorts import Row, Table
+from nestling.experiment.jobs import Train, TrainMany
+from nestling.experiment.likeness import likeness
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.heap import keep_freed_memory
 from nestling.kernels.grouped_layers import Layout
 from nestling.nets import example
-from nestling.run.built import built
-from nestling.run.cohorts import Row, Table
-from nestling.run.jobs import Train, TrainMany
-from nestling.run.likeness import likeness
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 SIZES = (2, 5, 10, 20, 50)
-COMMAND = "python -m bench.cohorts > nestling/run/cohorts.json"
+COMMAND = "python -m bench.cohorts > nestling/experiment/cohorts.json"
 
 
 @dataclass(frozen=True)

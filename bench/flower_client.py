@@ -16,10 +16,10 @@ from torch import nn
 
 from bench.rounds.client import fit, training
 from bench.rounds.workloads import find, prepare
+from nestling.experiment.setting import Setting
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
 from nestling.nets import MODELS, build
-from nestling.run.setting import Setting
 
 app = ClientApp()
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from bench.rounds.floor import bare, steps
 from bench.rounds.workloads import find, prepare, read
-from nestling.run.setting import Setting
+from nestling.experiment.setting import Setting
 
 app = ClientApp()
 

@@ -11,13 +11,12 @@ from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
-from nestling.run import Experiment, FleetSettings, Model
-from nestling.run.between import between
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, Setting, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.experiment.between import between
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, Setting, setting
+from nestling.experiment.workshop import Workshop
+from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 _SAMPLES = 600  # of a client, as MNIST has for 100 of them
 _SERVER = 0.625  # of all samples here: 10,000 unlabelled ones beside the 6,000 of ten clients

@@ -11,12 +11,11 @@ from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data.text.synthetic import USERS as POPULATION
 from nestling.engines import LocalEngine
-from nestling.run import Data, Experiment, FleetSettings, Model
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
+from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 
 def populations(quick: bool = False) -> Iterator[Figure]:

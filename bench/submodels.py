@@ -13,7 +13,7 @@ from bench.merges import MODEL
 from bench.timing import side_by_side
 from nestling.axes import trace
 from nestling.cut import cost, submodel
-from nestling.methods.nefl_plans import nefl_plan
+from nestling.methods.nefl.nefl_plans import nefl_plan
 from nestling.nets import build, example
 
 

@@ -23,7 +23,7 @@ from bench.flower_simulation import simulate
 from bench.rounds.contest import Laps, own_voice
 from bench.rounds.dictionaries import Average, cut, index_lists
 from bench.rounds.workloads import find, prepare
-from nestling.run.setting import Setting
+from nestling.experiment.setting import Setting
 
 ROUNDS = 1_000_000  # more than anybody will ask for
 

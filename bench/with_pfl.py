@@ -30,7 +30,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from bench.rounds.floor import bare  # noqa: E402
 from bench.rounds.workloads import find, prepare, read  # noqa: E402
-from nestling.run.setting import Setting  # noqa: E402
+from nestling.experiment.setting import Setting  # noqa: E402
 
 ROUNDS = 1_000_000  # more than anybody will ask for
 

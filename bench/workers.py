@@ -18,11 +18,11 @@ from bench.apart import apart
 from bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.nets import build, example
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 MODEL, BATCH, WORKERS = "resnet18", 10, 2

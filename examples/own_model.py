@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import nestling
 from nestling.data import from_arrays
-from nestling.run import Data, Evaluate, Experiment, FleetSettings
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings
 
 
 class Reader(nn.Module):

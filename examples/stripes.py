@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 import nestling
+from nestling.experiment import find
 from nestling.methods.heterofl import heterofl
-from nestling.run import find
 
 
 def spread(turn: nestling.Turn, shift: int) -> nestling.Plan:

@@ -1,19 +1,18 @@
 """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
     from nestling.axes import AxisMap, trace
-    from nestling.check import Report, check
     from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
     from nestling.data import Dataset, Partition, partition
+    from nestling.experiment import LoadedRun, Result, load, resume, run
     from nestling.methods import Method, Turn
-    from nestling.run import Experiment, LoadedRun, Result, load, resume, run
+    from nestling.proof import Report, check
+    from nestling.settings import Experiment
 
 __version__ = "0.1.0"
 
@@ -52,7 +51,7 @@ _HOME = {
     name: home
     for home, names in {
         "nestling.axes": ("AxisMap", "trace"),
-        "nestling.check": ("Report", "check"),
+        "nestling.proof": ("Report", "check"),
         "nestling.cut": (
             "Cost",
             "Plan",
@@ -68,7 +67,8 @@ _HOME = {
         ),
         "nestling.data": ("Dataset", "Partition", "partition"),
         "nestling.methods": ("Method", "Turn"),
-        "nestling.run": ("Experiment", "LoadedRun", "Result", "load", "resume", "run"),
+        "nestling.experiment": ("LoadedRun", "Result", "load", "resume", "run"),
+        "nestling.settings": ("Experiment",),
     }.items()
     for name in names
 }
@@ -84,14 +84,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
-
-
-class _Package(ModuleType):
-    """Importing the file ``nestling/check.py`` must not put it where users find the function `check`."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -134,14 +134,6 @@ def test_the_package_gives_every_name_it_promises():
         nestling.chek  # noqa: B018
 
 
-def test_check_is_the_function_whoever_imported_its_file_first():
-    code = (
-        "import nestling.check, sys; from nestling.check import Row; import nestling; from nestling import check;"
-        "assert nestling.check is check is sys.modules['nestling.check'].check; assert callable(check)"
-    )
-    call([sys.executable, "-c", code], check=True)
-
-
 def test_version_and_help():
     runner = CliRunner()
     assert runner.invoke(program.app, ["--version"]).output == f"nestling {nestling.__version__}\n"

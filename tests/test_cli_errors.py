@@ -15,7 +15,8 @@ from test_cli_fuzz import BASE
 from nestling.cli import main
 from nestling.data import fetch
 from nestling.errors import RunFailed
-from nestling.run import experiment, many
+from nestling.experiment import runner as experiment
+from nestling.experiment import sweep as many
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from nestling.cli import main
 from nestling.methods import names
-from nestling.run import Experiment
+from nestling.settings import Experiment
 
 CASES, FEW = 500, 60
 

@@ -16,7 +16,7 @@ import nestling
 from nestling.cli import main
 from nestling.cli.log import shown
 from nestling.events import report
-from nestling.run import find
+from nestling.experiment import find
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 PATIENCE = 240  # seconds until something that must happen counts as never
@@ -160,7 +160,7 @@ def test_runs_of_a_compare_that_is_killed_save_and_end(tmp_path):
 @pytest.fixture
 def telling(monkeypatch):
     """A run in which something is reported."""
-    play = sys.modules["nestling.run.experiment"].play
+    play = sys.modules["nestling.experiment.runner"].play
 
     def told(*given):
         report("worker lost", "worker process 7 was killed by SIGKILL")
@@ -168,7 +168,7 @@ def telling(monkeypatch):
         report("kernel slow", "plain PyTorch does the work", logging.INFO)
         return play(*given)
 
-    monkeypatch.setattr(sys.modules["nestling.run.experiment"], "play", told)
+    monkeypatch.setattr(sys.modules["nestling.experiment.runner"], "play", told)
 
 
 def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):
@@ -212,7 +212,7 @@ def test_a_library_call_is_logged_and_configures_nothing(telling, caplog):
 
 UNGUARDED = """
 import nestling
-from nestling.run import find
+from nestling.experiment import find
 settings = ["rounds=1", "workers=2", "local.epochs=1", "data.samples=300"]
 nestling.run(find("fedavg-digits").with_settings(settings), out="here")
 """

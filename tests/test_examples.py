@@ -6,8 +6,8 @@ from pathlib import Path
 
 from processes import call
 
+from nestling.experiment import find, run
 from nestling.methods import make
-from nestling.run import find, run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 
 from nestling.data.batches import batches
-from nestling.run.setting import Setting
+from nestling.experiment.setting import Setting
 from nestling.seeds import torch_stream
 from nestling.settings import LocalTraining
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.rounds.workloads import read
+from nestling.experiment.built import plain
+from nestling.experiment.setting import Setting
 from nestling.kernels.memory_format import fast_format
-from nestling.run.built import plain
-from nestling.run.setting import Setting
 from nestling.settings import LocalTraining
 
 Batch = tuple[Tensor, Tensor]

@@ -14,15 +14,15 @@ from unittest.mock import patch
 
 from nestling.cut import Tally
 from nestling.engines import LocalEngine
+from nestling.experiment import checkpoint, round, workshop
+from nestling.experiment.evaluate import evaluate
+from nestling.experiment.jobs import Gather, Test
+from nestling.experiment.record import Record
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Setting
+from nestling.experiment.workshop import Workshop
 from nestling.heap import keep_freed_memory
-from nestling.run import checkpoint, round, workshop
-from nestling.run.evaluate import evaluate
-from nestling.run.jobs import Gather, Test
-from nestling.run.record import Record
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Setting
-from nestling.run.workshop import Workshop
 
 PHASES = ("plan", "extract", "load", "train", "merge", "rest", "statistics", "evaluate", "write")
 _PLANNING = ("sample", "level", "plan", "cost")

@@ -21,10 +21,10 @@ from torch.utils.data import Dataset as Samples
 from bench.rounds.client import Held, fit, training
 from bench.rounds.dictionaries import Average, cut, index_lists
 from nestling.cut import submodel
+from nestling.experiment.setting import Setting
 from nestling.kernels.batch_norms import batch_norms
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
-from nestling.run.setting import Setting
 from nestling.seeds import torch_stream
 from nestling.tasks import Classification
 

@@ -16,11 +16,10 @@ from torch import Tensor
 from nestling.data import Text, Vocabulary, from_arrays
 from nestling.data.batches import batches
 from nestling.errors import ConfigError, nearest
+from nestling.experiment.setting import Blueprint, Setting, setting
 from nestling.nets import MODELS
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
-from nestling.run.setting import Blueprint, Setting, setting
 from nestling.seeds import torch_stream
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 _LENGTH = 64  # words of a sequence
 

@@ -14,7 +14,7 @@ from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.errors import NestlingError, RunError, RunFailed
 
 if TYPE_CHECKING:
-    from nestling.run import Experiment
+    from nestling.settings import Experiment
 
 
 def compare_command(
@@ -45,7 +45,7 @@ def compare_command(
     """
     with working("reading the settings"):
         from nestling import report  # noqa: PLC0415
-        from nestling.run.lock import locked  # noqa: PLC0415
+        from nestling.experiment.lock import locked  # noqa: PLC0415
 
         settings = [source for source in sources if "=" in source]
         if data_dir is not None:
@@ -75,8 +75,8 @@ def compare_command(
 
 
 def _wanted(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
-    from nestling.run import find  # noqa: PLC0415
-    from nestling.run.record import title  # noqa: PLC0415
+    from nestling.experiment import find  # noqa: PLC0415
+    from nestling.experiment.record import title  # noqa: PLC0415
 
     wanted: dict[Path, Experiment] = {}
     for source in sources:
@@ -93,7 +93,7 @@ def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, Nestl
     """Run experiments under one progress bar."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    from nestling.run.many import run_many  # noqa: PLC0415
+    from nestling.experiment.sweep import run_many  # noqa: PLC0415
 
     columns = (
         TextColumn("{task.description}"),

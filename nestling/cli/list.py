@@ -42,7 +42,7 @@ def _datasets() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[dict[str, Any]]:
-    from nestling.run.presets import rows  # noqa: PLC0415
+    from nestling.experiment.presets import rows  # noqa: PLC0415
 
     return rows()
 

@@ -17,7 +17,7 @@ from nestling.events import in_words, totals_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nestling.run import Result
+    from nestling.experiment import Result
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write DIR/tensorboard.")]
@@ -47,9 +47,9 @@ def run_command(
     from the preset's.
     """
     with working("reading the settings"):
-        from nestling.run import find, run  # noqa: PLC0415
-        from nestling.run.directory import claim, remove_if_empty  # noqa: PLC0415
-        from nestling.run.record import title  # noqa: PLC0415
+        from nestling.experiment import find, run  # noqa: PLC0415
+        from nestling.experiment.directory import claim, remove_if_empty  # noqa: PLC0415
+        from nestling.experiment.record import title  # noqa: PLC0415
 
         given = list(settings or [])
         if data_dir is not None:
@@ -81,7 +81,7 @@ def resume_command(
     With rounds=N it gets N rounds in all, where earlier rounds do not depend on how many there are.
     """
     with working("reading the run"):
-        from nestling.run import resume  # noqa: PLC0415
+        from nestling.experiment import resume  # noqa: PLC0415
     given = settings or []
     result = watched(folder.name, folder, tensorboard, lambda watcher: resume(folder, settings=given, watcher=watcher))
     show(result, folder, as_json)

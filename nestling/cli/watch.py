@@ -13,8 +13,8 @@ from nestling.cli.screen import err
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
-    from nestling.run.server import Server
-    from nestling.run.setting import Setting
+    from nestling.experiment.server import Server
+    from nestling.experiment.setting import Setting
 
 
 class Bar:

@@ -10,8 +10,8 @@ import torch
 
 from bench.rounds.workloads import find, prepare
 from nestling.data import Dataset
+from nestling.experiment.setting import Blueprint, setting
 from nestling.nets import build
-from nestling.run.setting import Blueprint, setting
 
 IMAGES = replace(find("mnist", quick=True), samples=25)
 NARROW = replace(IMAGES, clients=4, levels="b-c-d-e")  # half of every layer is nobody's

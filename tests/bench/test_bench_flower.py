@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from bench.rounds.others import FLOWER
 from nestling.engines import LocalEngine
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.workshop import Workshop
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.workshop import Workshop
 
 ROOT = Path(__file__).parents[2]
 

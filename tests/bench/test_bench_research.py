@@ -14,11 +14,11 @@ from bench.rounds.ours import PHASES, Ours, Profiled
 from bench.rounds.research import Research
 from bench.rounds.workloads import WORKLOADS, find, prepare, read
 from nestling.engines import LocalEngine
-from nestling.run.evaluate import evaluate
-from nestling.run.jobs import Train
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.workshop import Workshop
+from nestling.experiment.evaluate import evaluate
+from nestling.experiment.jobs import Train
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.workshop import Workshop
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import torch
 
 import nestling
 from nestling import Plan, cost, extract
-from nestling.methods.nefl_tables import FIVE, TABLES, THREE
+from nestling.methods.nefl.nefl_tables import FIVE, TABLES, THREE
 from nestling.nets import build, example
 
 

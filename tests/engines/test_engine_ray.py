@@ -19,8 +19,8 @@ from nestling.engines import ray as module
 from nestling.engines.limits import TimeLimits
 from nestling.errors import RunError
 from nestling.events import collect
-from nestling.run.experiment import run
-from nestling.run.presets import find
+from nestling.experiment.presets import find
+from nestling.experiment.runner import run
 
 pytestmark = [
     pytest.mark.slow,  # a Ray is a dozen processes

@@ -16,14 +16,14 @@ import nestling
 from nestling.client.grouped.trial import verdict
 from nestling.client.train import train
 from nestling.data import Dataset, Partition
+from nestling.experiment.built import built
+from nestling.experiment.jobs import Train, TrainMany
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.methods.context import Learner
 from nestling.methods.parts.losses import cross_entropy
 from nestling.nets import MODELS, build
-from nestling.run.built import built
-from nestling.run.jobs import Train, TrainMany
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
 from nestling.seeds import torch_stream
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 

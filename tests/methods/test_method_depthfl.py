@@ -19,8 +19,7 @@ from nestling.methods import Turn
 from nestling.methods.context import Learner
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
-from nestling.run import Data, Evaluate, Experiment, FleetSettings
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining
 
 RATIOS = st.floats(0.001, 1.0)
 ORDINARY = ["preresnet18", "resnet18", "vit-tiny", "transformer-mlm"]

@@ -13,17 +13,17 @@ from torch import nn
 from nestling.data import Partition, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, MethodError
+from nestling.experiment import resume
+from nestling.experiment.round import play
+from nestling.experiment.runner import Silent, run
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.methods import make
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import corrected, gradients, tilted, with_feddyn
 from nestling.methods.heterofl import heterofl
-from nestling.run import Evaluate, Experiment, FleetSettings, Model, resume
-from nestling.run.experiment import Silent, run
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.settings import Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 FEW = settings(deadline=None, derandomize=True, max_examples=6, database=None)
 

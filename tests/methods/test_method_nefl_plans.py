@@ -17,9 +17,9 @@ import nestling
 from nestling import Plan
 from nestling.cut.extract import cuts
 from nestling.errors import MethodError
-from nestling.methods.nefl_build import NEAR
-from nestling.methods.nefl_plans import VARIANTS, initial_steps, nefl_plan
-from nestling.methods.nefl_tables import FIVE, STEEP, TABLES, THREE
+from nestling.methods.nefl.nefl_build import NEAR
+from nestling.methods.nefl.nefl_plans import VARIANTS, initial_steps, nefl_plan
+from nestling.methods.nefl.nefl_tables import FIVE, STEEP, TABLES, THREE
 from nestling.nets import build, example
 
 FEW = settings(deadline=None, derandomize=True, max_examples=12, database=None)

@@ -11,8 +11,8 @@ from torch.func import functional_call
 
 import nestling
 from nestling.cut import Plan
-from nestling.methods.distil import Distillation, divergence, soft
-from nestling.methods.soft_masks import Masks, initial, kept, maskable, positions
+from nestling.methods.fedmorph.distill import Distillation, divergence, soft
+from nestling.methods.fedmorph.soft_masks import Masks, initial, kept, maskable, positions
 from nestling.nets import build
 
 NETS = {

@@ -21,7 +21,8 @@ import torch
 from run_cases import small
 from torch import nn
 
-from nestling.run import Data, Evaluate, FleetSettings, Model, resume, run
+from nestling.experiment import resume, run
+from nestling.settings import Data, Evaluate, FleetSettings, Model
 from nestling.upload import Upload
 
 _LIMIT = 120  # seconds for one child

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
+from nestling.experiment import resume, run
+from nestling.experiment.jobs import TrainMany
+from nestling.experiment.setting import setting
+from nestling.experiment.workshop import Workshop
 from nestling.methods.parts.losses import cross_entropy
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model, resume, run
-from nestling.run.jobs import TrainMany
-from nestling.run.setting import setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 
 def small(**changes):

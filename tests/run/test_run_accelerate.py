@@ -15,12 +15,12 @@ from nestling import events
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, RunError
+from nestling.experiment.built import built
+from nestling.experiment.runner import _workshop
 from nestling.kernels import cross_entropy as entropies
 from nestling.kernels import fused_sgd as descent
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.parts import static_norms as norms
-from nestling.run.built import built
-from nestling.run.experiment import _workshop
 from nestling.settings import Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 NARROW = {"depths": (1, 1, 1, 1), "widths": (8, 6, 6, 4)}

@@ -11,8 +11,7 @@ import nestling
 from nestling.data import Dataset, Partition
 from nestling.errors import ConfigError, DataError, NestlingError
 from nestling.methods import make
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
-from nestling.settings import LocalTraining, ServerSettings, checked
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model, ServerSettings, checked
 
 
 @pytest.mark.parametrize(

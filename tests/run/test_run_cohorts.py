@@ -19,13 +19,13 @@ from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, DataError, TrainingError
 from nestling.events import collect
-from nestling.run import Data, Experiment, FleetSettings, Model, resume, run
-from nestling.run.cohorts import groups, table
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.experiment import resume, run
+from nestling.experiment.cohorts import groups, table
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
+from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 small = partial(alone, cohort="auto")
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
@@ -42,7 +42,7 @@ LAWS = settings(deadline=None, derandomize=True, max_examples=20, database=None)
 @pytest.fixture
 def exactly(monkeypatch):
     """Runs in double precision, so that rounding hides nothing: models, and images as they read them."""
-    models = sys.modules["nestling.run.model"]
+    models = sys.modules["nestling.experiment.model"]
     build, ready, example = models._build, Dataset.ready, Dataset.example
     monkeypatch.setattr(models, "_build", lambda *settings: build(*settings).double())
     monkeypatch.setattr(Dataset, "ready", lambda self, inputs: ready(self, inputs).double())
@@ -174,7 +174,7 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
 @pytest.mark.parametrize(("room", "size"), [(0, 17), (2**28, 50)])
 def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypatch):
     """Of a perceptron of 1/8 that is as much as 23 take, or as many as pay where it is little anyway."""
-    monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_ROOM", room)
+    monkeypatch.setattr(sys.modules["nestling.experiment.cohorts"], "_ROOM", room)
     fleet = FleetSettings(clients=100, per_round=100, levels="d")
     how = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, cohort="auto")
     made = setting(Blueprint(how))
@@ -203,7 +203,7 @@ def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method,
     assert sum(sizes) == 36
     assert max(sizes) > 1
     shared = run(experiment.with_settings(["rounds=1"]))
-    monkeypatch.setattr(sys.modules["nestling.run.cohorts"], "_BUSY", 0.0)
+    monkeypatch.setattr(sys.modules["nestling.experiment.cohorts"], "_BUSY", 0.0)
     assert max(len(one.clients) for one in divided(experiment)[2]) == 1
     alone = run(experiment.with_settings(["rounds=1"]))
     for name, tensor in alone.state.items():

@@ -10,9 +10,10 @@ from test_run_resume import Stop
 
 from nestling.errors import RunError
 from nestling.events import collect
-from nestling.run import Evaluate, load, resume, run
-from nestling.run.checkpoint import read, saved
-from nestling.run.setting import Blueprint, setting
+from nestling.experiment import load, resume, run
+from nestling.experiment.checkpoint import read, saved
+from nestling.experiment.setting import Blueprint, setting
+from nestling.settings import Evaluate
 from nestling.upload import Upload
 
 ROUNDS = 6

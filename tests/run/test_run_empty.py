@@ -12,11 +12,11 @@ import nestling
 from nestling.data import Lazy, Text, Vocabulary, load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
+from nestling.experiment import find, resume, run
+from nestling.experiment.ready import _asked
+from nestling.experiment.setting import Blueprint, setting
 from nestling.methods import names
-from nestling.run import Data, Evaluate, FleetSettings, Model, find, resume, run
-from nestling.run.ready import _asked
-from nestling.run.setting import Blueprint, setting
-from nestling.settings import LocalTraining, ServerSettings
+from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model, ServerSettings
 
 EMPTY = (1, 4, 6)
 

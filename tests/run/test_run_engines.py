@@ -20,19 +20,18 @@ from nestling.client.sgd import Optimizer
 from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
+from nestling.experiment import jobs as asked
+from nestling.experiment.built import built
+from nestling.experiment.jobs import Gather, Train
+from nestling.experiment.round import play
+from nestling.experiment.runner import run
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.slices import Slices
+from nestling.experiment.workshop import Workshop
 from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
-from nestling.run import Data, Evaluate, FleetSettings, Model
-from nestling.run import jobs as asked
-from nestling.run.built import built
-from nestling.run.experiment import run
-from nestling.run.jobs import Gather, Train
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.slices import Slices
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, statistics_batch=50)}

@@ -12,15 +12,15 @@ from run_cases import Fatal, deadly, small, told
 
 from nestling.errors import ConfigError, RunFailed
 from nestling.events import Event, EventLog, forward, report
+from nestling.experiment import resume, run
+from nestling.experiment.checkpoint import saved
+from nestling.experiment.runner import Silent
+from nestling.experiment.workshop import Workshop
 from nestling.methods import make
-from nestling.run import Evaluate, Experiment, FleetSettings, resume, run
-from nestling.run.checkpoint import saved
-from nestling.run.experiment import Silent
-from nestling.run.workshop import Workshop
-from nestling.settings import read
+from nestling.settings import Evaluate, Experiment, FleetSettings, read
 
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=1, samples=100, statistics_batch=50), "cohort": "off"}
-experiment_module = sys.modules["nestling.run.experiment"]
+experiment_module = sys.modules["nestling.experiment.runner"]
 
 
 def events(folder):

@@ -11,8 +11,9 @@ import nestling
 from nestling.cut import extract
 from nestling.cut.extract import cuts
 from nestling.errors import NestlingError
-from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
-from nestling.run.setting import Blueprint, setting
+from nestling.experiment import load, resume, run
+from nestling.experiment.setting import Blueprint, setting
+from nestling.settings import Data, Evaluate, FleetSettings, Model
 
 DATA = Data(name="digits", samples=400, unlabelled=0.25)
 FEWER = Data(name="digits", samples=200, unlabelled=0.25)

@@ -5,9 +5,10 @@ from run_cases import same_state, small
 
 import nestling
 from nestling.cut.extract import cuts, extract
-from nestling.run import Data, load
-from nestling.run.experiment import run
-from nestling.run.setting import Blueprint, setting
+from nestling.experiment import load
+from nestling.experiment.runner import run
+from nestling.experiment.setting import Blueprint, setting
+from nestling.settings import Data
 
 CLASSES = Data(name="digits", partition="dirichlet", samples=400)
 

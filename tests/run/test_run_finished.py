@@ -4,8 +4,8 @@ import pytest
 from quick import mostly_slow
 from run_cases import told
 
+from nestling.experiment import find, resume, run
 from nestling.methods import names
-from nestling.run import find, resume, run
 
 QUICK = [
     "rounds=2",

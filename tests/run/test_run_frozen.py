@@ -9,9 +9,9 @@ from torch import nn
 
 import nestling
 from nestling.errors import ConfigError
-from nestling.run import Data, Evaluate, FleetSettings, Model
-from nestling.run.built import built
-from nestling.run.frozen import frozen_names
+from nestling.experiment.built import built
+from nestling.experiment.frozen import frozen_names
+from nestling.settings import Data, Evaluate, FleetSettings, Model
 from nestling.upload import Upload
 
 QUICK = {"rounds": 2, "data": Data(name="digits", samples=160), "evaluate": Evaluate(every=2, samples=60)}

@@ -18,11 +18,11 @@ from nestling.cli import main
 from nestling.data import Partition, load
 from nestling.errors import RunError
 from nestling.events import collect
+from nestling.experiment import identity as identity_module
+from nestling.experiment import resume, run
+from nestling.experiment.changes import HARMLESS, changed_settings, check_settings
 from nestling.methods import make
-from nestling.run import Evaluate, FleetSettings, Model, resume, run
-from nestling.run import identity as identity_module
-from nestling.run.changes import HARMLESS, changed_settings, check_settings
-from nestling.settings import from_file
+from nestling.settings import Evaluate, FleetSettings, Model, from_file
 
 
 class Net(nn.Module):

@@ -10,8 +10,8 @@ from torch import nn
 
 import nestling
 from nestling.errors import ConfigError, RunError
-from nestling.run import Data, Evaluate, FleetSettings
-from nestling.run.isolation import clean_torch
+from nestling.experiment.isolation import clean_torch
+from nestling.settings import Data, Evaluate, FleetSettings
 
 # one client of a cohort draws from its own generator anyway: they train one by one here
 DRAWN = {"cohort": "off", "rounds": 2, "fleet": FleetSettings(clients=4, per_round=2, levels="a-b")}

@@ -10,7 +10,7 @@ from torch import nn
 import nestling
 from nestling.data import load as load_data
 from nestling.errors import NestlingError
-from nestling.run import Evaluate, Model
+from nestling.settings import Evaluate, Model
 
 TINY = {
     "rounds": 2,

@@ -15,11 +15,11 @@ from run_cases import tiny, told
 from nestling.cli import main
 from nestling.errors import RunError
 from nestling.events import collect
-from nestling.run import resume, run
-from nestling.run.directory import claim
-from nestling.run.experiment import Silent
-from nestling.run.lock import LOCK, locked
-from nestling.run.many import run_many
+from nestling.experiment import resume, run
+from nestling.experiment.directory import claim
+from nestling.experiment.lock import LOCK, locked
+from nestling.experiment.runner import Silent
+from nestling.experiment.sweep import run_many
 
 
 def hold(folder, ready):

@@ -9,8 +9,8 @@ from torch import nn
 
 import nestling
 from nestling.cut import Plan, extract
-from nestling.run.memory import recall, remember
-from nestling.run.private import Drawer
+from nestling.experiment.memory import recall, remember
+from nestling.experiment.private import Drawer
 
 NET = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
 AXES = nestling.trace(NET, torch.zeros(1, 3))

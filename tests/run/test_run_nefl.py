@@ -13,15 +13,15 @@ import nestling
 from nestling import Plan, Tally
 from nestling.client.train import Progress
 from nestling.engines import LocalEngine
+from nestling.experiment import load, resume, run
+from nestling.experiment.jobs import Update
+from nestling.experiment.owns import Owns
+from nestling.experiment.round import play
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.methods import make
-from nestling.run import Data, Evaluate, FleetSettings, Model, load, resume, run
-from nestling.run.jobs import Update
-from nestling.run.owns import Owns
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 NET = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from nestling.data import TEXTS
 from nestling.errors import ConfigError
+from nestling.experiment.presets import PRESETS, about, every_preset, find, laptop, rows
+from nestling.experiment.presets.mixes import as_papers_write, server_and_levels
 from nestling.fleet import parse_mix
 from nestling.methods import make
 from nestling.methods import names as method_names
 from nestling.nets import MODELS, build
-from nestling.run.presets import PRESETS, about, every_preset, find, laptop, rows
-from nestling.run.presets.mixes import as_papers_write, server_and_levels
 from nestling.settings import Experiment, read
 
 # What the models need to know of the data: channels, size of images, classes, training samples.

@@ -5,8 +5,8 @@ import torch
 from test_run_presets import price
 
 from nestling.data import from_arrays
-from nestling.run.presets import PRESETS, find
-from nestling.run.setting import Blueprint, setting
+from nestling.experiment.presets import PRESETS, find
+from nestling.experiment.setting import Blueprint, setting
 
 ROWS = [
     preset for preset in PRESETS.values() if preset.repeats.startswith("FedMorph") and "small" not in preset.repeats

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import nestling
 from nestling.cut.extract import cuts
+from nestling.experiment.presets import PRESETS, find, laptop, nefl
+from nestling.experiment.setting import Blueprint, setting
 from nestling.fleet import Fleet, parse_mix
 from nestling.methods import Turn, make
 from nestling.nets import MODELS, build
-from nestling.run.presets import PRESETS, find, laptop, nefl
-from nestling.run.setting import Blueprint, setting
 from nestling.settings import Experiment, read
 
 WHOLE = [preset.name for preset in nefl.presets()]

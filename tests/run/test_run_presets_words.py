@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from nestling.data import TEXTS
+from nestling.experiment.presets import PRESETS, find
 from nestling.fleet import parse_mix
 from nestling.nets import build
-from nestling.run.presets import PRESETS, find
 
 WHOLE = [name for name, preset in PRESETS.items() if preset().data.name in TEXTS and not name.endswith("-laptop")]
 

@@ -14,10 +14,10 @@ from quick import mostly_slow
 from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
-from nestling.run import Data, Evaluate, resume, run
-from nestling.run.checkpoint import saved
-from nestling.run.experiment import Silent
-from nestling.settings import LocalTraining
+from nestling.experiment import resume, run
+from nestling.experiment.checkpoint import saved
+from nestling.experiment.runner import Silent
+from nestling.settings import Data, Evaluate, LocalTraining
 
 FEWER = Data(name="digits", samples=200)
 
@@ -81,7 +81,7 @@ def written(folder):
 def test_killed_at_any_moment(tmp_path):
     """Whoever goes on is killed in its own rounds, too; children of a server that has imported PyTorch begin soon."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nestling.run", "sklearn.datasets"])
+    context.set_forkserver_preload(["nestling.experiment"])
     begin_or_go_on(tmp_path / "whole")
     cut = tmp_path / "cut"
     draw, kills = random.Random(5), 0
@@ -161,7 +161,7 @@ def test_a_full_disk_loses_no_round(tmp_path):
     code = (
         "import resource, sys; sys.path.insert(0, sys.argv[2])\n"
         "from run_cases import small\n"
-        "from nestling.run import run\n"
+        "from nestling.experiment import run\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "run(small(rounds=3, checkpoint=1), out=sys.argv[1])\n"

@@ -21,18 +21,17 @@ from nestling.cut.extract import cuts
 from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
+from nestling.experiment.evaluate import evaluate
+from nestling.experiment.jobs import Train
+from nestling.experiment.memory import recall, remember
+from nestling.experiment.private import Drawer
+from nestling.experiment.round import play
+from nestling.experiment.runner import run
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.workshop import Workshop
 from nestling.methods import make, names
-from nestling.run import Data, Evaluate, FleetSettings, Model
-from nestling.run.evaluate import evaluate
-from nestling.run.experiment import run
-from nestling.run.jobs import Train
-from nestling.run.memory import recall, remember
-from nestling.run.private import Drawer
-from nestling.run.round import play
-from nestling.run.server import Server
-from nestling.run.setting import Blueprint, setting
-from nestling.run.workshop import Workshop
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
 

@@ -8,9 +8,8 @@ from words_cases import MLM, NWP, double, masked, small
 
 import nestling
 from nestling.cut import Plan, cost
-from nestling.run import Data, FleetSettings
-from nestling.run.setting import Blueprint, setting
-from nestling.settings import LocalTraining
+from nestling.experiment.setting import Blueprint, setting
+from nestling.settings import Data, FleetSettings, LocalTraining
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from test_run_rounds import played
 from nestling.cut import extract
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.run import Data, Evaluate, FleetSettings, resume, run
-from nestling.run.round import play
-from nestling.run.uploads import expected, packed, unpacked
-from nestling.run.workshop import Workshop
-from nestling.settings import Experiment
+from nestling.experiment import resume, run
+from nestling.experiment.round import play
+from nestling.experiment.uploads import expected, packed, unpacked
+from nestling.experiment.workshop import Workshop
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings
 from nestling.upload import Upload
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)

@@ -12,12 +12,11 @@ import nestling
 from nestling.data import Text, Vocabulary
 from nestling.data.lazy import Lazy
 from nestling.errors import ConfigError, DataError
+from nestling.experiment.presets import find
+from nestling.experiment.setting import Blueprint, setting
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import with_feddyn
-from nestling.run import Data, Evaluate, FleetSettings, Model
-from nestling.run.presets import find
-from nestling.run.setting import Blueprint, setting
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 
 @pytest.mark.parametrize("method", mostly_slow(["heterofl", "fedavg", "fedrolex", "fed-dropout", "fjord"], quick=2))
@@ -117,9 +116,9 @@ def test_rows_become_the_mean_over_those_who_hold_them():
     experiment = small(rounds=1, fleet=FleetSettings(clients=40, per_round=5, levels="a"))
     made = setting(Blueprint(experiment, model=double()))
     from nestling.engines import LocalEngine  # noqa: PLC0415
-    from nestling.run.round import play  # noqa: PLC0415
-    from nestling.run.server import Server  # noqa: PLC0415
-    from nestling.run.workshop import Workshop  # noqa: PLC0415
+    from nestling.experiment.round import play  # noqa: PLC0415
+    from nestling.experiment.server import Server  # noqa: PLC0415
+    from nestling.experiment.workshop import Workshop  # noqa: PLC0415
 
     workshop, kept = Workshop(made), {}
 

@@ -2,8 +2,7 @@
 
 from nestling.data import load_text
 from nestling.nets import build
-from nestling.run import Data, Evaluate, Experiment, FleetSettings, Model
-from nestling.settings import LocalTraining
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 MLM = "transformer-mlm"
 NWP = "transformer-nwp"

@@ -1,0 +1,278 @@
+"""What a run directory records of its beginning: the settings, the objects handed in from Python, and the machine.
+
+A run that goes on checks them, so that it never finishes with other data, another model or other settings than it began
+with. Objects are recorded by digests of what decides numbers: shapes, labels and samples of data, names and shapes of a
+model's tensors. Of large tensors evenly spaced rows are read, so recording takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nestling import machine
+from nestling.data import Dataset, Partition, Text
+from nestling.errors import ConfigError, RunError
+from nestling.events import report
+from nestling.experiment.directory import CONFIG, IDENTITY
+from nestling.experiment.setting import Blueprint, Setting
+from nestling.files import write_whole
+from nestling.methods import Method
+from nestling.settings import Experiment
+
+_FORMAT = "nestling-run-1"
+_BYTES = 2**23  # that are read of one tensor, at most
+_ITEMS = 1000  # that are read of one sequence of shares or texts, at most
+
+
+class Described(msgspec.Struct, frozen=True):
+    """An object: what people call it, and digests of its parts."""
+
+    name: str
+    parts: dict[str, str]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a run began with.
+
+    Attributes
+    ----------
+    settings
+        The settings as TOML.
+    objects
+        What was handed in from Python: ``model``, ``dataset``, ``partition``, ``method``.
+    dataset
+        The data, wherever it came from.
+    weights
+        A digest of the initial weights of a model that was handed in.
+    machine
+        What decides the last bits of figures (`nestling.machine.processor`).
+    """
+
+    format: str
+    settings: str
+    objects: dict[str, Described]
+    dataset: Described
+    weights: str
+    machine: dict[str, str]
+
+    @classmethod
+    def of(cls, setting: Setting, objects: Mapping[str, Described]) -> Identity:
+        """Describe a run that begins."""
+        return cls(
+            format=_FORMAT,
+            settings=setting.experiment.to_toml(),
+            objects=dict(objects),
+            dataset=describe_data(setting.dataset),
+            weights=_digest(setting.model.state_dict()) if "model" in objects else "",
+            machine=_machine(),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Identity | None:
+        """Return what a directory records of its run, or None where an earlier version of Nestling recorded nothing."""
+        path = folder / IDENTITY
+        try:
+            identity = msgspec.json.decode(path.read_bytes(), type=cls)
+        except FileNotFoundError:
+            report("no identity", f"{path} is missing: whether this run began with the same settings cannot be checked")
+            return None
+        except (OSError, msgspec.DecodeError) as problem:
+            raise RunError(f"{path} cannot be read: {str(problem).splitlines()[0]}; put back a copy") from None
+        if identity.format != _FORMAT:
+            raise RunError(f"{path} is of another kind ({identity.format!r}, not {_FORMAT!r})")
+        return identity
+
+    def write(self, folder: Path) -> None:
+        """Write this into a directory."""
+        write_whole(folder / IDENTITY, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+    @property
+    def began(self) -> Experiment:
+        """The settings that the run began with."""
+        try:
+            return Experiment.from_toml(self.settings)
+        except ConfigError as problem:
+            raise RunError(f"{IDENTITY} holds settings that this version cannot read: {problem}") from None
+
+    def check_objects(self, folder: Path, objects: Mapping[str, Described], function: str = "nestling.resume") -> None:
+        """Raise unless the objects handed in to a `function` are those that the run began with."""
+        place = str(folder)
+        missing = [kind for kind in self.objects if kind not in objects]
+        if missing:
+            own = _listed(f"{kind} ({self.objects[kind].name})" for kind in missing)
+            arguments = ", ".join(f"{kind}=…" for kind in self.objects)
+            raise RunError(
+                f"{place!r} was started in Python with its own {own}, which must be handed in again: "
+                f"{function}({place!r}, {arguments})"
+            )
+        for kind, given in objects.items():
+            if kind not in self.objects:
+                raise RunError(f"{place!r} was started with the {kind} that its {CONFIG} names: leave out {kind}=…")
+            self._check_same(folder, kind, self.objects[kind], given)
+
+    def check_built(self, folder: Path, setting: Setting, started_over: bool) -> None:
+        """Raise where the data, or the weights of a run that starts over, are not those that it began with."""
+        self._check_same(folder, "dataset", self.dataset, describe_data(setting.dataset))
+        if started_over and "model" in self.objects and _digest(setting.model.state_dict()) != self.weights:
+            raise RunError(
+                f"no round of {str(folder)!r} was saved, and the weights of the model handed in are not those that "
+                "it began with: hand in the same weights, or start a new run"
+            )
+
+    def check_machine(self) -> None:
+        """Report where this machine may compute other last bits than the one that the run began on."""
+        here = _machine()
+        changed = {what: was for what, was in self.machine.items() if here.get(what) != was}
+        other = [f"{what} is {here.get(what, '')!r} and was {was!r}" for what, was in changed.items()]
+        if other:
+            report(
+                "another machine",
+                f"the run began on another processor or PyTorch ({', '.join(other)}): last bits of figures may differ",
+            )
+
+    def _check_same(self, folder: Path, kind: str, began: Described, now: Described) -> None:
+        differ = [part for part in {**began.parts, **now.parts} if began.parts.get(part) != now.parts.get(part)]
+        if differ:
+            raise RunError(
+                f"the {kind} {now.name!r} is not the one that {str(folder)!r} was started with: "
+                f"its {_listed(differ)} differ{'' if len(differ) > 1 or differ[0].endswith('s') else 's'}"
+            )
+
+
+def describe(blueprint: Blueprint) -> dict[str, Described]:
+    """Return a description of every object that was handed in, by kind."""
+    describers: dict[str, Callable[[Any], Described]] = {
+        "model": _describe_model,
+        "dataset": describe_data,
+        "partition": _describe_partition,
+        "method": _describe_method,
+    }
+    return {kind: describers[kind](getattr(blueprint, kind)) for kind in blueprint.handed()}
+
+
+def with_names(blueprint: Blueprint) -> Experiment:
+    """Return the settings with the names of what was handed in, so that config.toml names nothing that was not used.
+
+    >>> from nestling.methods import make
+    >>> with_names(Blueprint(Experiment(), model=nn.Linear(2, 2), method=make("fedavg"))).model.name
+    'Linear'
+    """
+    experiment, change = blueprint.experiment, msgspec.structs.replace
+    if blueprint.model is not None:
+        name = type(blueprint.model).__name__
+        experiment = change(experiment, model=change(experiment.model, name=name, options={}))
+    if blueprint.dataset is not None:
+        experiment = change(experiment, data=change(experiment.data, name=blueprint.dataset.name))
+    if blueprint.method is not None:
+        experiment = change(experiment, method=blueprint.method.name, options={})
+    return experiment
+
+
+def config_text(experiment: Experiment, objects: Iterable[str]) -> bytes:
+    """Return the text of config.toml: the settings, and a remark on what they cannot hold."""
+    given = ", ".join(objects)
+    remark = f"# Started in Python with an own {given}, which these settings do not hold.\n" if given else ""
+    return (remark + experiment.to_toml()).encode()
+
+
+def describe_data(data: Dataset | Text) -> Described:
+    """Return a description of data: its shapes, its labels, its samples and what is done to them."""
+    if isinstance(data, Dataset):
+        shapes = f"{tuple(data.inputs.shape)} and {tuple(data.test_inputs.shape)} of {data.inputs.dtype}"
+        parts = {
+            "name": data.name,
+            "shapes": f"{shapes}, {data.classes} classes",
+            "labels": _digest([data.targets, data.test_targets]),
+            "samples": _digest([data.inputs, data.test_inputs]),
+            "users": _digest([data.users, data.test_users]),
+            "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
+        }
+        return Described(data.name, parts)
+    words = data.vocabulary
+    parts = {
+        "name": data.name,
+        "shapes": f"{data.task}, {data.length} words, {len(data.users)} users, padded: {data.padded}",
+        "vocabulary": _digest([list(words.words), words.unknown, words.begin, words.end]),
+        "samples": _digest([data.stream, data.sizes, _some(data.users, 8)]),
+        "test samples": _digest([_some(data.test, 8), _some(data.validation, 8)]),
+    }
+    return Described(data.name, parts)
+
+
+def _machine() -> dict[str, str]:
+    """Return what decides last bits, as plain texts: PyTorch's version is of a type of its own."""
+    return {what: str(value) for what, value in machine.processor().items()}
+
+
+def _describe_model(model: nn.Module) -> Described:
+    tensors = {name: [str(value.dtype), list(value.shape)] for name, value in model.state_dict().items()}
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    layers = {name: type(module).__name__ for name, module in model.named_modules()}
+    parts = {"tensors": _digest(tensors), "frozen parameters": _digest(trained), "layers": _digest(layers)}
+    return Described(type(model).__name__, parts)
+
+
+def _describe_partition(shares: Partition) -> Described:
+    parts = {
+        "training shares": _digest(_some(shares.train)),
+        "test shares": _digest(_some(shares.test)),
+        "labels": _digest(_some(shares.labels)),
+    }
+    return Described(f"{len(shares)} clients", parts)
+
+
+def _describe_method(method: Method) -> Described:
+    return Described(method.name, {field.name: _stable_repr(getattr(method, field.name)) for field in fields(method)})
+
+
+def _some(items: Sequence[Any], most: int = _ITEMS) -> list[Any]:
+    """Return how many items there are, and evenly spaced ones of them."""
+    step = -(-len(items) // most) or 1
+    return [len(items), *(items[place] for place in range(0, len(items), step))]
+
+
+def _digest(value: Any) -> str:
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, value: Any) -> None:
+    """Feed a value to a digest: nested lists and dictionaries of tensors, arrays, numbers and texts."""
+    if isinstance(value, Mapping):
+        value = [[key, value[key]] for key in value]
+    if isinstance(value, list | tuple):
+        digest.update(f"[{len(value)}".encode())
+        for item in value:
+            _feed(digest, item)
+        return
+    if isinstance(value, Tensor | np.ndarray):
+        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        step = -(-value.nbytes // _BYTES)
+        rows = value[::step] if value.ndim and step > 1 else value
+        if isinstance(rows, Tensor):  # as bytes: NumPy does not know all of PyTorch's types
+            rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest.update(rows.tobytes())
+        return
+    digest.update(f"{type(value).__name__}:{_stable_repr(value)};".encode())
+
+
+def _stable_repr(value: Any) -> str:
+    """Return what `repr` says, without addresses in memory."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Return words as people list them."""
+    several = list(words)
+    return " and ".join(filter(None, [", ".join(several[:-1]), several[-1]]))

@@ -1,0 +1,133 @@
+"""`load`: a run directory as its last checkpoint left it, and the trained sub-models in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nestling.cut import submodel
+from nestling.data import Dataset, Partition, Text
+from nestling.engines import LocalEngine
+from nestling.errors import RunError, nearest
+from nestling.experiment import checkpoint
+from nestling.experiment.evaluate import ready
+from nestling.experiment.identity import Identity, describe
+from nestling.experiment.isolation import clean_torch
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Blueprint, Setting, setting
+from nestling.experiment.workshop import Workshop
+from nestling.methods import Method
+from nestling.settings import Experiment, from_file
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run read from its directory.
+
+    Attributes
+    ----------
+    folder
+        The run directory.
+    round
+        The round of its last checkpoint.
+    summary
+        What summary.json says; empty where the run is not over.
+    """
+
+    folder: Path
+    round: int
+    summary: dict[str, Any] = field(repr=False)
+    _setting: Setting = field(repr=False)
+    _server: Server = field(repr=False)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings of the run."""
+        return self._setting.experiment
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """The levels whose sub-models the run tests, widest first: name → ratio."""
+        return dict(self._setting.levels)
+
+    def submodel(self, level: str = "full") -> nn.Module:
+        """Return the trained sub-model of a level: a plain module in evaluation mode.
+
+        Statistics of batch norms are asked of the run's clients, as before a test.
+
+        Parameters
+        ----------
+        level
+            The name of one of the run's `levels`, or ``"full"`` for the whole model.
+        """
+        made, server = self._setting, self._server
+        if level != "full" and level not in made.levels:
+            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *made.levels])}")
+        full = made.whole(server.notes)
+        plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
+        given = server.given(made, full) if plan == full else {}
+        with clean_torch(made.experiment.threads, made.experiment.device):
+            state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
+            model = submodel(made.model, made.axes, plan)
+            model.load_state_dict(state)
+        return model.eval()
+
+
+def load(
+    folder: str | Path,
+    *,
+    model: nn.Module | None = None,
+    dataset: Dataset | Text | None = None,
+    partition: Partition | None = None,
+    method: Method | None = None,
+) -> LoadedRun:
+    """Read a run from its directory, of which nothing is changed: the run may be over, stopped or still going on.
+
+    Parameters
+    ----------
+    folder
+        The run directory.
+    model, dataset, partition, method
+        Your own, where the run was given any.
+
+    Examples
+    --------
+    >>> import tempfile, nestling
+    >>> from nestling.experiment import find
+    >>> settings = ["rounds=1", "local.epochs=1", "data.samples=100", "fleet.levels=a-c"]
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = nestling.run(find("heterofl-digits").with_settings(settings), out=f"{place}/first")
+    ...     small = nestling.load(f"{place}/first").submodel(level="c")
+    >>> sum(parameter.numel() for parameter in small.parameters())
+    6330
+    """
+    place = Path(folder)
+    if not (place / "config.toml").is_file():
+        raise RunError(f"{str(place)!r} is not a run directory: it holds no config.toml")
+    blueprint = Blueprint(from_file(place / "config.toml"), model, dataset, partition, method)
+    identity = Identity.read(place)
+    if identity is not None:
+        identity.check_objects(place, describe(blueprint), "nestling.load")
+    with clean_torch(blueprint.experiment.threads, blueprint.experiment.device):
+        made = setting(blueprint)
+        server = checkpoint.read(place, made)
+    if server is None:
+        raise RunError(f"{str(place)!r} holds no checkpoint yet: no round is done")
+    if identity is not None:
+        identity.check_built(place, made, started_over=False)
+    return LoadedRun(place, server.round, _summary(place / "summary.json"), made, server)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise RunError(f"{str(path)!r} cannot be read: {problem}") from None
+    return summary

@@ -1,0 +1,137 @@
+"""The global model of an experiment: by name, by ``module:factory``, or the caller's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nestling.axes import AxisMap, trace
+from nestling.cut import plan, submodel
+from nestling.data import Dataset, Text
+from nestling.draws import drawing
+from nestling.errors import ConfigError, NestlingError, first_line, nearest
+from nestling.experiment.texts import blind, follows
+from nestling.imported import imported
+from nestling.methods import Method
+from nestling.nets import MODELS, build
+from nestling.nets.pretrained import start_from
+from nestling.safe_kernels import SafeKernels
+from nestling.seeds import torch_stream
+from nestling.settings import Experiment
+
+
+def traced_model(
+    experiment: Experiment, dataset: Dataset | Text, own: nn.Module | None = None
+) -> tuple[nn.Module, AxisMap, str]:
+    """Return the global model with its initial weights, its axes, and what was taken of a file of weights."""
+    settings, example = experiment.model, dataset.example(2)
+    with drawing(torch_stream(experiment.seed, "model")):
+        model = own if own is not None else _build(settings.name, settings.options, dataset)
+    started = start_from(model, settings.weights).summary() if settings.weights else ""
+    if isinstance(dataset, Text):
+        blind(model, dataset, settings.name)
+    axes = trace(model, example)
+    if settings.width < 1:
+        model = submodel(model, axes, plan(axes, settings.width))
+        axes = trace(model, example)
+    return model, axes, started
+
+
+def check_output(model: nn.Module, dataset: Dataset | Text, method: Method) -> None:
+    """Raise where a model does not answer as training needs it: logits for every sample, one for every class.
+
+    The model is run once on two empty samples, in evaluation mode; its buffers and the random numbers of the process
+    stay as they are.
+    """
+    example = dataset.example(2)
+    was_training = [module for module in model.modules() if module.training]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.eval()
+    try:
+        with torch.no_grad(), SafeKernels(), drawing(torch_stream(0, "output")):
+            output = functional_call(model, buffers, (example,))
+    finally:
+        for module in was_training:
+            module.training = True
+    try:
+        logits = method.predict(output)
+    except NestlingError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as problem:
+        raise ConfigError(
+            f"{method.name} cannot read what the model returns, {_kind_of(output)}: {first_line(problem)}"
+        ) from problem
+    wanted = (*example.shape, dataset.classes) if isinstance(dataset, Text) else (len(example), dataset.classes)
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        raise ConfigError(
+            f"{method.name} needs a model that returns logits alone, of shape {wanted} for {len(example)} samples, "
+            f"not {_kind_of(logits)}"
+        )
+    if logits.shape[:-1] != wanted[:-1] or logits.dim() < 2:
+        raise ConfigError(
+            f"the model returns logits of shape {tuple(logits.shape)} for {len(example)} samples of {dataset.name}, "
+            f"where {wanted} is needed"
+        )
+    if logits.shape[-1] < dataset.classes:
+        raise ConfigError(
+            f"the model has {logits.shape[-1]} outputs, too few for the {dataset.classes} classes of {dataset.name}"
+        )
+
+
+def _kind_of(output: object) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of {output.dtype}"
+    if isinstance(output, tuple | list):
+        return f"a {type(output).__name__} of {len(output)}"
+    return "nothing" if output is None else f"a {type(output).__name__}"
+
+
+def _called(factory: Callable[..., Any], name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Call a user's factory with what it takes of the data, and with its options."""
+    takes: Mapping[str, inspect.Parameter]
+    try:
+        takes = inspect.signature(factory).parameters
+    except ValueError:  # some functions written in C do not say
+        takes = {}
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+    unknown = [option for option in options if option not in takes and not any_name]
+    if unknown:
+        raise ConfigError(
+            f"the model {name!r} has no option {' or '.join(map(repr, unknown))}{nearest(unknown[0], sorted(takes))}"
+        )
+    try:
+        return factory(**{**{key: value for key, value in known.items() if key in takes}, **options})
+    except NestlingError:
+        raise
+    except Exception as problem:  # whatever a user's own code raises
+        raise ConfigError(
+            f"the model {name!r} could not be made: {type(problem).__name__}: {first_line(problem)}"
+        ) from problem
+
+
+def _build(name: str, options: dict[str, Any], dataset: Dataset | Text) -> nn.Module:
+    """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
+    if isinstance(dataset, Text):
+        known = follows(dataset)
+    else:
+        known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
+    if ":" in name:
+        factory = imported(name, "model", ConfigError)
+        made = _called(factory, name, known, options)
+        if not isinstance(made, nn.Module):
+            raise ConfigError(f"the model {name!r} is a {type(made).__name__}, not an nn.Module")
+        return made
+    if name not in MODELS:
+        raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
+    usual = MODELS[name].options
+    if isinstance(dataset, Text) != bool(MODELS[name].tokens):
+        kind = "words" if MODELS[name].tokens else "numbers"
+        raise ConfigError(f"the model {name} reads {kind}, which {dataset.name} is not made of")
+    if usual.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
+        known.pop("positions", None)
+    return build(name, **{**{key: value for key, value in known.items() if key in usual}, **options})

@@ -1,0 +1,66 @@
+"""Every method on scikit-learn's digits, which need no download: 20 clients of five levels, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from nestling.experiment.presets.preset import Preset
+from nestling.methods import names
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
+
+_OURS = "a demonstration of our own"
+# Methods that leave out blocks: the net, and its levels; with a classifier after every stage, what the stages hold.
+_RESIDUAL = {"nefl": ("resnet18", "0.2-0.4-0.6-0.8-1"), "depthfl": ("resnet18-exits", "0.1-0.2-0.6-1")}
+
+
+def presets() -> Iterator[Preset]:
+    """Yield METHOD-digits for every method, and FedAvg where everybody trains the largest or the smallest level."""
+    for method in names():
+        yield Preset(_MADE.get(method, _digits)(method), _OURS)
+    plain = replace(_residual("nefl"), name="depthfl-plain-digits", method="depthfl", options={"variant": "plain"})
+    yield Preset(plain, f"{_OURS}: DepthFL with one classifier, as NeFL compares it")
+    fedavg = _digits("fedavg")
+    yield Preset(replace(fedavg, name="fedavg-large-digits"), f"{_OURS}: what mixed fleets can hope for")
+    small = replace(fedavg, name="fedavg-small-digits", model=replace(fedavg.model, width=1 / 16))
+    yield Preset(small, f"{_OURS}: what mixed fleets must beat")
+
+
+def _digits(method: str) -> Experiment:
+    return Experiment(
+        name=f"{method}-digits",
+        method=method,
+        rounds=12,
+        # three stages, not four: images of 8×8 are 2×2 after two pools
+        model=Model(name="cnn", options={"widths": [32, 64, 128]}),
+        data=Data(name="digits"),
+        fleet=FleetSettings(clients=20, per_round=10, levels="a-b-c-d-e"),
+        local=LocalTraining(lr=0.1, epochs=3, batch=20),
+        evaluate=Evaluate(every=4, statistics_clients=10, statistics_batch=100),
+    )
+
+
+def _residual(method: str) -> Experiment:
+    """The same with a net that has blocks; levels are shares of the parameters."""
+    digits = _digits(method)
+    name, levels = _RESIDUAL[method]
+    return replace(
+        digits,
+        model=Model(name=name, options={"widths": [16, 16, 32, 32], "pool": False}),
+        fleet=replace(digits.fleet, levels=levels, assign="tiers"),
+    )
+
+
+def _morphed(method: str) -> Experiment:
+    """The same with a fifth of the samples at the server, and everybody at one level."""
+    digits = _digits(method)
+    return replace(
+        digits,
+        options={"ratio": 0.5, "every": 4, "penalty": 1e-4, "mask_lr": 10.0},
+        data=replace(digits.data, unlabelled=0.2),
+        fleet=replace(digits.fleet, levels="a"),
+    )
+
+
+_MADE = {"nefl": _residual, "depthfl": _residual, "fedmorph": _morphed, "fedmorphprox": _morphed}

@@ -1,0 +1,133 @@
+"""Presets of FedMorph (anonymous submission): every row of Tables 1, 4, 5 and 6.
+
+Names are METHOD-DATA-MODEL-PARTITION, then ``top25`` or ``top10`` where uploads are the largest quarter or tenth of the
+change. All rows keep the same samples back for the server (a sixth of MNIST and EMNIST, a fifth of CIFAR-10, as many as
+the test set holds), whether the method uses them or not, so that clients hold the same in all of them; the authors use
+the test set's own inputs instead (`data.unlabelled=0 data.unlabelled_test=true`).
+
+Where the paper leaves a choice
+-------------------------------
+- Top-K has no error feedback (`upload.feedback=true` adds it).
+- FedDropout is federated dropout without HeteroFL's Scaler and masked loss.
+- On MNIST and EMNIST with clients of different kinds the local learning rate is 0.01 (C.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from nestling.experiment.presets.laptop import laptop
+from nestling.experiment.presets.preset import Preset
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
+from nestling.upload import Upload
+
+
+class _Task(NamedTuple):
+    """A row of Table 3, and what B.2 says beside it."""
+
+    data: str
+    model: str
+    rate: float
+    penalty: float
+    ratio: float
+    pruned: float  # of FedDropout and FedPruned
+    epochs: int
+    rounds: int
+    clients: int
+    batch: int  # of the distillation
+    unlabelled: float
+    tables: tuple[str, str]  # IID and not
+
+
+_TASKS = (
+    _Task("mnist", "resnet8", 0.1, 1.6e-6, 0.1, 0.25, 1, 1500, 100, 50, 1 / 6, ("4", "5")),
+    _Task("emnist-byclass", "resnet8", 0.1, 2e-5, 0.2, 0.35, 5, 3000, 5000, 500, 1 / 6, ("4", "5")),
+    _Task("cifar10", "resnet18", 0.05, 1.2e-6, 0.3, 0.6, 1, 4000, 100, 50, 0.2, ("1", "6")),
+    _Task("cifar10", "vgg16", 0.05, 1e-6, 0.3, 0.6, 1, 4000, 100, 50, 0.2, ("1", "6")),
+)
+_METHODS = {
+    "iid": ("fedavg", "fed-dropout", "fedpruned", "fedmorph"),
+    "dirichlet": ("fedavg", "fedprox", "fedmorph", "fedmorphprox"),
+}
+_MODELS: dict[str, dict[str, Any]] = {"resnet18": {"pool": False, "learn_steps": False}}
+_UPLOADS = {"": Upload(), "top25": Upload(format="topk", share=0.25), "top10": Upload(format="topk", share=0.1)}
+
+
+def presets() -> Iterator[Preset]:
+    """Yield every experiment of the tables."""
+    for task, (partition, methods) in product(_TASKS, _METHODS.items()):
+        for method, top in product(methods, _UPLOADS):
+            yield _preset(task, partition, method, top)
+
+
+def small(experiment: Experiment) -> Experiment:
+    """Return a small version: 20 clients, a net a quarter as wide (and one block per stage), 60 rounds, six morphs.
+
+    λ is sixteen times as large, because the net has a sixteenth of the parameters. Masks and the large network learn
+    three times as fast and in five passes, because there are six morphs instead of 150. The first network keeps a third
+    of the units, because a tenth of so narrow a net is single channels. The learning rate is constant, as in the paper.
+
+    >>> from nestling.experiment.presets import find
+    >>> find("fedmorph-mnist-resnet8-iid-laptop").options["ratio"]
+    0.35
+    """
+    usual = laptop(experiment)
+    options = dict(usual.options)
+    if "morph" in usual.method:
+        options |= {"ratio": 0.35, "epochs": 5, "batch": 50, "distil_lr": 0.3, "mask_lr": 3.0}
+        options["penalty"] *= 16
+    model = usual.model
+    if model.name == "resnet18":
+        model = replace(model, options={**model.options, "depths": [1, 1, 1, 1]})
+    passes = 1 if experiment.data.name == "cifar10" else 2
+    return replace(
+        usual,
+        rounds=60,
+        options=options,
+        model=model,
+        fleet=replace(usual.fleet, clients=20, per_round=4),
+        local=replace(usual.local, lr=0.05, schedule="constant", clip=0, batch=20, epochs=passes),
+        evaluate=replace(usual.evaluate, every=10),
+    )
+
+
+def _preset(task: _Task, partition: str, method: str, top: str) -> Preset:
+    options: dict[str, Any] = {}
+    if "morph" in method:
+        options = {"ratio": task.ratio, "penalty": task.penalty, "batch": task.batch}
+    elif method == "fedpruned":
+        options = {"ratio": task.pruned}
+    elif method == "fed-dropout":
+        options = {"scaler": False, "masked": False}
+    mixed = partition != "iid"
+    experiment = Experiment(
+        name="-".join(filter(None, (method, task.data, task.model, partition, top))),
+        method=method,
+        options=options,
+        rounds=task.rounds,
+        model=Model(name=task.model, options=dict(_MODELS.get(task.model, {}))),
+        data=Data(
+            name=task.data,
+            partition="dirichlet" if mixed else "iid",
+            alpha=0.4,
+            augment="none",
+            unlabelled=task.unlabelled,
+        ),
+        fleet=FleetSettings(
+            clients=task.clients, per_round=10, levels=str(task.pruned) if method == "fed-dropout" else "a"
+        ),
+        local=LocalTraining(
+            lr=0.01 if mixed and "mnist" in task.data else task.rate,
+            momentum=0.9,
+            weight_decay=5e-4,
+            epochs=task.epochs,
+            batch=100,
+        ),
+        upload=_UPLOADS[top],
+        evaluate=Evaluate(every=10),
+    )
+    return Preset(experiment, f"FedMorph, Table {task.tables[mixed]}")

@@ -1,0 +1,101 @@
+"""Presets of FedRolex (Alam et al., NeurIPS 2022): all its experiments on images.
+
+Names are METHOD-DATA-HETEROGENEITY-LEVELS, then what differs; heterogeneity is that of the data, ``high`` or ``low``.
+Clients keep their level for good, as its capacities are those of client n (Section 3.1).
+
+The body of the paper gives neither learning rate nor rounds. They follow HeteroFL, whose settings it takes over, but
+for weight decay and the factor of the decay, which are those of the authors' code. Table 3 quotes methods of knowledge
+distillation (FedDF, DS-FL, Fed-ET) from elsewhere: they are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nestling.experiment.presets.mixes import server_and_levels
+from nestling.experiment.presets.preset import Preset
+from nestling.fleet.mix import FEDROLEX_REAL_WORLD, write_mix
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
+
+_CLASSES = {"cifar10": {"high": 2, "low": 5}, "cifar100": {"high": 20, "low": 50}}  # of a client (Section 4)
+_ALL = "a-b-c-d-e"
+_BESIDE = "its settings with a method"
+_WEIGHTINGS = ("samples", "width")  # Appendix A.3, beside "none"
+_STEPS = (2, 4, 8, 16)  # Appendix A.4, beside 1; the values are ours
+_LARGER = {2: "b", 4: "c", 8: "d", 16: "e"}  # γ: how many times the clients' model the server's is, and their level
+
+
+def presets() -> Iterator[Preset]:
+    """Yield every experiment of the paper on images, in the order of its sections."""
+    for data, heterogeneities in _CLASSES.items():
+        for heterogeneity in heterogeneities:
+            for method, mix, where, levels in fleets("Table 4, Figure 5"):
+                yield _preset(method, data, heterogeneity, mix, where, levels=levels)
+            yield _preset("fjord", data, heterogeneity, _ALL, f"{_BESIDE} it could not repeat")
+            yield _preset("fedprox", data, heterogeneity, "a", f"{_BESIDE} of Table 1")
+            yield from _ablation(data, heterogeneity)
+
+
+def fleets(real_world: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is tried on every data set: method, what its mix is called, where, and levels that this leaves open.
+
+    The paper shows devices of the real world elsewhere for every data set.
+    """
+    for method in ("heterofl", "fed-dropout", "fedrolex"):
+        yield method, _ALL, "Table 3", ""
+    for level in ("e", "a"):  # also the ends of Figure 3, ρ = 0 and 1
+        yield "fedavg", level, "Tables 3 and 4, Figure 3", ""
+    for tenths in range(1, 10):  # ρ, the share of clients that carry the whole model
+        yield "fedrolex", f"a{tenths}-e{10 - tenths}", "Figure 3", ""
+    for times, level in _LARGER.items():
+        for method in ("fedrolex", "fed-dropout"):
+            yield method, f"server-x{times}", "Figure 4", level
+    yield "fedrolex", "real-world", real_world, write_mix(FEDROLEX_REAL_WORLD)
+
+
+def _ablation(data: str, heterogeneity: str) -> Iterator[Preset]:
+    """How clients are weighted, and how far the window moves."""
+    for weighting in _WEIGHTINGS:
+        name, options = f"{_ALL}-weighting-{weighting}", {"weighting": weighting}
+        yield _preset("fedrolex", data, heterogeneity, name, "Appendix A.3", levels=_ALL, options=options)
+    for step in _STEPS:
+        name = f"{_ALL}-step-{step}"
+        yield _preset("fedrolex", data, heterogeneity, name, "Appendix A.4", levels=_ALL, options={"step": step})
+
+
+def _preset(
+    method: str,
+    data: str,
+    heterogeneity: str,
+    mix: str,
+    where: str,
+    *,
+    levels: str = "",
+    options: dict[str, Any] | None = None,
+) -> Preset:
+    # where levels are given, the server keeps the whole model whoever the clients are
+    width, own = (1.0, levels) if levels else server_and_levels(mix)
+    experiment = Experiment(
+        name="-".join([method, data, heterogeneity, mix]),
+        method=method,
+        # a homogeneous fleet is FedAvg with HeteroFL's masked loss, as in HeteroFL's tables
+        options={"masked": True} if method in ("fedavg", "fedprox") else options or {},
+        rounds=800,
+        model=Model(name="preresnet18", width=width),
+        data=Data(name=data, partition="classes", classes_per_client=_CLASSES[data][heterogeneity]),
+        fleet=FleetSettings(clients=100, per_round=10, levels=own),
+        local=LocalTraining(
+            lr=0.1,
+            momentum=0.9,
+            weight_decay=1e-3,
+            clip=1,
+            epochs=5,
+            batch=10,
+            schedule="steps",
+            milestones=(300, 500),
+            factor=0.25,
+        ),
+        evaluate=Evaluate(every=10),
+    )
+    return Preset(experiment, f"FedRolex, {where}")

@@ -1,0 +1,157 @@
+"""Presets of NeFL (Kang et al., 2023): every row of Tables 1 to 6 and 9, and the sub-models of Table 13.
+
+Names are METHOD-DATA-PARTITION-MODEL, then what differs. METHOD is what the row says: ``nefl`` is the variant that the
+paper chose for the model (B.1), ``nefl-w``, ``-d``, ``-do`` and ``-wd`` name it, and ``-nl`` holds step sizes fixed.
+Tables are those of the preprint. The later version has the same experiments: its Table 1 those from scratch of Tables 1
+and 2, its Table 2 the pre-trained ones, its Table 3 those of Table 3.
+
+Where the paper leaves a choice
+-------------------------------
+- Five sub-models are drawn by tiers in all tables (B.5 says so of Table 1); three have fixed shares, 3, 3 and 4 of 10.
+- Table 5 keeps the fraction of 0.1: 5 of 50 clients take part, and 2 of 20.
+- The recipe of Table 3 (10 clients, all of them in all 100 rounds, one epoch) is that of all pre-trained models. Its
+  500 steps of warm-up are three rounds; momentum and the clipped gradient are those of the authors' code.
+- ViT-B/16 and Wide ResNet101_2 see images enlarged to 224×224, the size for which their weights were made; the paper
+  does not say.
+- The variant of Table 3 is NeFL-D, the only one that Table 15 lists, and the first in Table 13.
+- Baselines have no step sizes. HeteroFL's loss is not masked (B.3), and FjORD does not distil, of which the paper says
+  nothing. In its ablation FjORD is NeFL-W with fixed steps: ``nefl-w-… options.learn_steps=false``.
+- The crops and colours of SVHN (B.2) are left out: its images are as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+from nestling.experiment.presets.preset import Preset
+from nestling.fleet.levels import NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, parse_level
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
+
+# γ, the shares of the parameters that sub-models have, and how many of ten clients have which (none: the same number)
+_SIZES = {"five": (NEFL_FIVE, ()), "squares": (NEFL_SQUARES, ()), "three": (NEFL_THREE, (3, 3, 4))}
+_CHOSEN = {"resnet18": "WD", "resnet34": "D", "vit-b16": "D", "wide-resnet101-2": "D"}  # "NeFL" without a letter
+_BASELINES: dict[str, dict[str, Any]] = {
+    "heterofl": {"masked": False},
+    "fjord": {"distill": False},
+    "depthfl": {"variant": "plain"},
+}
+
+_COMPARED = (*_BASELINES, "nefl")
+_SCALED = (*_BASELINES, "nefl-w", "nefl-d", "nefl-wd")
+_ABLATED = (*_SCALED, "nefl-do", "nefl-d-nl", "nefl-do-nl", "nefl-wd-nl")
+_TWO = ("resnet18", "resnet34")
+_LARGE = ("vit-b16", "wide-resnet101-2")
+
+
+class _Rows(NamedTuple):
+    """Rows of a table: all combinations of what is given."""
+
+    table: str
+    methods: tuple[str, ...]
+    models: tuple[str, ...]
+    partitions: tuple[str, ...] = ("iid",)
+    data: tuple[str, ...] = ("cifar10",)
+    clients: tuple[int, ...] = (100,)
+    pretrained: tuple[bool, ...] = (False,)
+    sizes: str = "five"
+
+
+_TABLES = (
+    _Rows("1", _COMPARED, _TWO, pretrained=(False, True)),
+    _Rows("2", _COMPARED, _TWO, ("dirichlet",), pretrained=(False, True)),
+    _Rows("3", ("nefl",), _LARGE, ("iid", "dirichlet"), pretrained=(True,), sizes="three"),
+    _Rows("13", ("nefl-w",), ("vit-b16",), ("iid", "dirichlet"), pretrained=(True,), sizes="three"),
+    _Rows("4", _COMPARED, _TWO, data=("cifar100", "cinic10", "svhn")),
+    _Rows("5", _COMPARED, ("resnet18",), clients=(100, 50, 20)),
+    _Rows("6", _ABLATED, _TWO, pretrained=(False, True)),
+    _Rows("6", _ABLATED, ("resnet56", "resnet110")),
+    _Rows("9", _SCALED, ("resnet110",), sizes="squares"),
+)
+
+
+def presets() -> Iterator[Preset]:
+    """Yield every experiment of the paper once, in the order of the tables where they first stand."""
+    experiments: dict[str, Experiment] = {}
+    tables: dict[str, list[str]] = {}
+    for rows in _TABLES:
+        for data, partition, clients, pretrained, model, method in product(
+            rows.data, rows.partitions, rows.clients, rows.pretrained, rows.models, rows.methods
+        ):
+            made = _experiment(method, data, partition, model, clients=clients, pretrained=pretrained, sizes=rows.sizes)
+            experiments[made.name] = made
+            tables.setdefault(made.name, []).append(rows.table)
+    for name, experiment in experiments.items():
+        *others, last = tables[name]
+        where = f"Tables {', '.join(others)} and {last}" if others else f"Table {last}"
+        weights = ", with ImageNet's weights given as model.weights=FILE" if name.endswith("-pretrained") else ""
+        yield Preset(experiment, f"NeFL, {where}{weights}")
+
+
+def _experiment(
+    method: str, data: str, partition: str, model: str, *, clients: int, pretrained: bool, sizes: str
+) -> Experiment:
+    baseline = method in _BASELINES
+    rounds = 100 if pretrained or data == "svhn" else 500
+    told = {"squares": sizes == "squares", f"clients-{clients}": clients != 100, "pretrained": pretrained}
+    if pretrained:
+        clients = 10
+    return Experiment(
+        name="-".join([method, data, partition, model, *(word for word, said in told.items() if said)]),
+        method=method if baseline else "nefl",
+        options=dict(_BASELINES[method]) if baseline else _options(method, model),
+        rounds=rounds,
+        model=Model(name=model, options={"learn_steps": not baseline}),
+        data=Data(
+            name=data,
+            partition="dirichlet" if partition == "dirichlet" else "iid",
+            alpha=0.5,
+            resize=224 if model in _LARGE else 0,
+        ),
+        fleet=FleetSettings(
+            clients=clients,
+            per_round=clients if pretrained else clients // 10,
+            levels=_levels(sizes, widths=method in ("heterofl", "fjord")),
+            assign="fixed" if sizes == "three" else "tiers",
+        ),
+        local=_fine_tuning() if pretrained else _from_scratch(rounds),
+        evaluate=Evaluate(every=10, batch=50 if model in _LARGE else 500),  # large images take 49 times the memory
+    )
+
+
+def _options(method: str, model: str) -> dict[str, Any]:
+    """NeFL's options, from a name such as ``nefl-do-nl``."""
+    _, *words = method.split("-")
+    fixed = "nl" in words
+    return {"variant": words[0].upper() if words else _CHOSEN[model], "learn_steps": not fixed}
+
+
+def _levels(sizes: str, *, widths: bool) -> str:
+    """The levels of a fleet: shares of the parameters or, as `widths`, shares of the channels, which are their roots.
+
+    Four digits give the channels of all models that the whole root gives.
+    """
+    gammas, shares = _SIZES[sizes]
+    levels = [parse_level(round(math.sqrt(gamma.ratio), 4)) for gamma in gammas] if widths else gammas
+    names = [level.name for level in levels]
+    return ",".join(f"{name}:{share}" for name, share in zip(names, shares, strict=True)) if shares else "-".join(names)
+
+
+def _from_scratch(rounds: int) -> LocalTraining:
+    return LocalTraining(
+        lr=0.1,
+        momentum=0,
+        weight_decay=0,
+        clip=0,
+        epochs=5,
+        batch=32,
+        schedule="steps",
+        milestones=(rounds // 2, rounds * 3 // 4),
+        factor=0.1,
+    )
+
+
+def _fine_tuning() -> LocalTraining:
+    return LocalTraining(lr=0.03, momentum=0.9, weight_decay=0, clip=1, epochs=1, batch=32, schedule="cosine", warmup=3)

@@ -1,0 +1,275 @@
+"""The files of a run directory that people and programs read: metrics.jsonl, summary.json, model.safetensors.
+
+metrics.jsonl holds nothing that depends on the clock, so that the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from nestling.cut.wire import save
+from nestling.errors import RunError
+from nestling.experiment.directory import METRICS, MODEL, SUBMODELS
+from nestling.experiment.presets import PRESETS
+from nestling.experiment.server import Server
+from nestling.experiment.setting import Setting
+from nestling.files import sync, write_whole
+from nestling.settings import Experiment, as_value
+
+_COPY = "put back a copy of it, or start a new run"
+
+
+class Record:
+    """The growing record of a run. To make one only reads; `start` brings metrics.jsonl into the same state.
+
+    Parameters
+    ----------
+    folder
+        The run directory; None keeps rounds in memory alone.
+    done
+        Rounds that a checkpoint holds: what metrics.jsonl says of later ones will be played, and told, again.
+    experiment
+        The settings: an evaluation that is not due by them is left out. A run that is extended evaluated what was its
+        last round then.
+    digest
+        What `digest` returned for these rounds when the checkpoint was written; empty where that is not known.
+    """
+
+    def __init__(
+        self, folder: Path | None, done: int = 0, experiment: Experiment | None = None, digest: str = ""
+    ) -> None:
+        self._path = None if folder is None else folder / METRICS
+        self._every = 1 if experiment is None else experiment.evaluate.every
+        self.rounds: list[dict[str, Any]] = []
+        if self._path is not None:
+            lines = (self._held() or b"").split(b"\n")[:-1][:done]  # what follows the last end of line was never whole
+            if len(lines) < done:
+                raise RunError(f"{self._path} tells of {len(lines)} rounds, but the checkpoint of {done}: {_COPY}")
+            self.rounds = [self._parsed(line, number) for number, line in enumerate(lines, start=1)]
+            if digest and digest != self.digest(done):
+                raise RunError(f"{self._path} was changed after the checkpoint of round {done} was written: {_COPY}")
+        if experiment is not None:
+            for entry in self.rounds:
+                if not due(experiment, entry["round"]):
+                    entry.pop("evaluation", None)
+
+    def start(self) -> None:
+        """Cut off what metrics.jsonl holds beyond this record; a file that holds nothing else is left alone."""
+        if self._path is not None and self._text() != self._held():
+            write_whole(self._path, self._text())
+
+    def add(self, told: dict[str, Any]) -> None:
+        """Append what is told of a round."""
+        self.rounds.append(told)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(_line(told))
+
+    def evaluated(self, figures: dict[str, Any]) -> None:
+        """Add the figures of an evaluation to the last round."""
+        self.rounds[-1]["evaluation"] = figures
+        if self._path is not None:
+            write_whole(self._path, self._text())
+
+    def digest(self, done: int) -> str:
+        """Return a digest of the first rounds, without what may be left out when a run is extended."""
+        found = hashlib.sha256()
+        for entry in self.rounds[:done]:
+            on_schedule = entry["round"] % self._every == 0
+            kept = entry if on_schedule else {key: value for key, value in entry.items() if key != "evaluation"}
+            found.update(_line(kept).encode())
+        return found.hexdigest()
+
+    def sync(self) -> None:
+        """Force what was appended to disk: a checkpoint counts on it."""
+        if self._path is not None:
+            sync(self._path)
+
+    def _held(self) -> bytes | None:
+        return self._path.read_bytes() if self._path is not None and self._path.exists() else None
+
+    def _text(self) -> bytes:
+        return "".join(_line(entry) for entry in self.rounds).encode()
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or entry.get("round") != number:
+            raise RunError(f"{self._path}, line {number}, is not what round {number} wrote: {_COPY}")
+        return entry
+
+
+def due(experiment: Experiment, round: int) -> bool:
+    """Whether models are tested after a round.
+
+    >>> experiment = Experiment(rounds=5).with_settings(["evaluate.every=2"])
+    >>> [round for round in range(1, 6) if due(experiment, round)]
+    [2, 4, 5]
+    """
+    return round % experiment.evaluate.every == 0 or round == experiment.rounds
+
+
+def _line(told: Mapping[str, Any]) -> str:
+    return json.dumps(told, allow_nan=False) + "\n"
+
+
+def summary(
+    setting: Setting,
+    server: Server,
+    final: Mapping[str, Any],
+    local: Mapping[str, float],
+    seconds: float,
+    *,
+    handed: Collection[str] = (),
+) -> dict[str, Any]:
+    """What is said of a run as a whole; `handed` are the kinds of objects that were handed in from Python."""
+    experiment = setting.experiment
+    levels = {}
+    for name, ratio in setting.levels.items():
+        cost = setting.cost(setting.submodel(ratio, server.notes))
+        macs = cost.macs // experiment.local.batch
+        levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
+    return {
+        "name": title(experiment),
+        "method": setting.method.name,
+        "model": experiment.model.name,
+        "dataset": setting.dataset.name,
+        "partition": "own" if "partition" in handed else experiment.data.partition,
+        "seed": experiment.seed,
+        "accelerate": experiment.accelerate,
+        "threads": experiment.threads,
+        "rounds": experiment.rounds,
+        "rounds_done": server.round,
+        "final": {"round": server.round, **final},
+        "best": server.best,
+        **server.told(setting),
+        "seconds": seconds,
+        "command": command(experiment, handed),
+        "levels": levels,
+        "coverage": {name: counts.tolist() for name, counts in server.coverage.items()},
+        "local": dict(local),
+        "panels": panels(setting, server),
+    }
+
+
+def panels(setting: Setting, server: Server) -> dict[str, Any]:
+    """What the report draws beyond measures: of sub-models with tensors of their own, and of pruned networks."""
+    return _own(setting, server) | _kept(setting, server)
+
+
+def _kept(setting: Setting, server: Server) -> dict[str, Any]:
+    """The share of every axis that the first and the last network keep, where they differ."""
+    plans = {"first": setting.submodel(1.0), "last": setting.submodel(1.0, server.notes)}
+    if plans["first"] == plans["last"]:
+        return {}
+    shares = {
+        when: {
+            name: sum(stop - start for start, stop in plan.runs.get(name, ((0, size),))) / size
+            for name, size in setting.axes.axes.items()
+        }
+        for when, plan in plans.items()
+    }
+    return {"kept": shares}
+
+
+def _own(setting: Setting, server: Server) -> dict[str, Any]:
+    """Step sizes, and how large weights are."""
+    if not setting.inconsistent:
+        return {}
+    steps: dict[str, dict[str, float]] = {}
+    weights: dict[str, dict[str, float]] = {}
+    for level, ratio in setting.levels.items():
+        state = server.slice(setting, setting.submodel(ratio, server.notes))
+        steps[level] = {name.removesuffix(".step"): x.item() for name, x in state.items() if name.endswith(".step")}
+        layers = [name for name in state if name in setting.parameters and state[name].dim() > 1]
+        weights[level] = {name.removesuffix(".weight"): state[name].abs().mean().item() for name in layers}
+    return {"steps": steps, "weights": weights}
+
+
+def title(experiment: Experiment) -> str:
+    """The name of an experiment in tables: its preset, or its method and data.
+
+    >>> title(Experiment(method="fedavg"))
+    'fedavg-digits'
+    """
+    return experiment.name or f"{experiment.method}-{experiment.data.name}"
+
+
+def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
+    """The command that repeats an experiment: its preset with what was changed, or its config.toml.
+
+    >>> command(PRESETS["heterofl-digits"]().with_settings(["seed=3", "local.lr=0.01"]))
+    'nestling run heterofl-digits seed=3 local.lr=0.01'
+    >>> command(Experiment(), handed=["model"])
+    "nestling.run('config.toml', model=…)"
+    """
+    if handed:
+        return f"nestling.run('config.toml', {', '.join(f'{kind}=…' for kind in handed)})"
+    if not experiment.name or experiment.name not in PRESETS:
+        return "nestling run config.toml"
+    usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
+    given: list[str] = []
+    for key, value in changed.items():
+        if key in _OWNERS:
+            # another model, or method, starts from its own defaults
+            base = usual[key] if changed[_OWNERS[key]] == usual[_OWNERS[key]] else {}
+            if base.keys() <= value.keys():
+                new = {option: held for option, held in value.items() if option not in base or held != base[option]}
+                given += [f"{key}.{option}={written(held)}" for option, held in new.items()]
+            else:
+                given.append(f"{key}={_toml(value)}")
+        elif value != usual[key]:
+            given.append(f"{key}={written(value)}")
+    return " ".join(["nestling run", experiment.name, *map(shlex.quote, given)])
+
+
+_OWNERS = {"options": "method", "model.options": "model.name"}  # whose options they are
+
+
+def _flat(experiment: Experiment) -> dict[str, Any]:
+    """Settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in msgspec.to_builtins(experiment).items():
+        if isinstance(value, dict) and key != "options":
+            found |= {f"{key}.{inner}": held for inner, held in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def written(value: Any) -> str:
+    """A value as `Experiment.with_settings` reads it: texts need quotes only where they could be something else."""
+    return value if isinstance(value, str) and as_value(value) == value else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, on one line.
+
+    >>> _toml({"widths": [8, 16], "norm": "gn", "pool": False})
+    '{"widths" = [8, 16], "norm" = "gn", "pool" = false}'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(held)}" for key, held in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return tomli_w.dumps({"value": value}).partition("= ")[2].strip()
+
+
+def write_models(folder: Path, setting: Setting, server: Server) -> None:
+    """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
+    save(folder / MODEL, server.whole(setting), setting.whole(server.notes))
+    if setting.inconsistent:
+        (folder / SUBMODELS).mkdir(exist_ok=True)
+        for ratio in setting.levels.values():
+            plan = setting.submodel(ratio, server.notes)
+            save(folder / SUBMODELS / f"{plan.key}.safetensors", server.own(setting, plan), plan)

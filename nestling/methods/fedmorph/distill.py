@@ -1,0 +1,202 @@
+"""Distillation of a small network into a large one whose units are masked (FedMorph, Eqs. 4 to 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nestling.data.batches import batches
+from nestling.draws import DrawnInBackward, drawing, no_draws
+from nestling.errors import TrainingError
+from nestling.kernels.batch_norms import keep_frozen
+from nestling.kernels.seeded_dropout import find_draws, seed_dropout
+from nestling.methods.between import Between
+from nestling.methods.fedmorph.soft_masks import Masks, logistic
+from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
+from nestling.safe_kernels import SafeKernels, guard
+
+State = Mapping[str, Tensor]
+_NEAR = 0.1  # of a budget: λ grows while the size is farther off than this, and acts in proportion within it
+_REACTION = 0.01  # how much λ grows or falls in a step, where there is a budget
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a morph learns.
+
+    Attributes
+    ----------
+    epochs, batch
+        Passes over the unlabelled samples, and how many a step sees.
+    lr
+        Learning rate, as a share of this round's local one.
+    mask_lr
+        That of the masks, as a multiple of it.
+    temperature
+        τ of Eq. 6.
+    gradient
+        ``"straight-through"``: masks are 0 or 1, and pass gradients on as a sigmoid of temperature 1 would.
+        ``"plain"``: masks are the sigmoid of Eq. 6 itself.
+    noise
+        Whether logistic noise is added to the mask variables in every step.
+    penalty
+        λ: what a parameter (or a multiply-accumulate) costs.
+    budget
+        The share of the size to end with; λ is then moved until it is met. 0 leaves λ alone.
+    """
+
+    epochs: int = 2
+    batch: int = 50
+    lr: float = 0.1
+    mask_lr: float = 1.0
+    temperature: float = 1e-3
+    gradient: Literal["straight-through", "plain"] = "straight-through"
+    noise: bool = True
+    penalty: float = 1.2e-6
+    budget: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Distilled:
+    """What a distillation begins with and what comes of it: weights, mask variables, the masks' momenta, and λ."""
+
+    weights: State
+    scores: State
+    momenta: State
+    penalty: float
+
+
+def divergence(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean Jensen-Shannon divergence of softmax(logits) and probabilities, both (samples, classes), in nats.
+
+    >>> divergence(torch.tensor([[50.0, -50.0]]), torch.tensor([[0.0, 1.0]])).item()  # ln 2
+    0.693...
+    """
+    log_p = logits.log_softmax(-1)
+    p = log_p.exp()
+    middle = ((p + targets) / 2).clamp_min(torch.finfo(p.dtype).tiny).log()
+    first = (p * (log_p - middle)).sum(-1)
+    second = (torch.xlogy(targets, targets) - targets * middle).sum(-1)
+    return (first + second).mean() / 2
+
+
+def soft(scores: Tensor, noise: Tensor | None, how: Distillation) -> Tensor:
+    """The masks of some units from their variables v, (units,)."""
+    shifted = scores if noise is None else scores + noise
+    if how.gradient == "plain":
+        return torch.sigmoid(shifted / how.temperature)
+    smooth = torch.sigmoid(shifted)
+    return (shifted >= 0).to(smooth.dtype) + smooth - smooth.detach()
+
+
+def distill(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation) -> Distilled:
+    """Teach the large network what the small one says, and the masks what is not needed for it.
+
+    Parameters
+    ----------
+    task
+        The model, its unlabelled samples, and how clients train.
+    masks
+        How masks are laid on weights.
+    targets
+        What the small network says of every unlabelled sample: probabilities, (samples, classes).
+    begun
+        The large network's state, mask variables, their momenta (none at first), and λ.
+    how
+        The settings.
+    """
+    try:
+        return _distill(task, masks, targets, begun, how, shared=False)
+    except DrawnInBackward:  # a forward pass that is run again there needs PyTorch's own generator
+        return _distill(task, masks, targets, begun, how, shared=True)
+
+
+def _distill(
+    task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation, *, shared: bool
+) -> Distilled:
+    model = deepcopy(task.model)
+    guard(model, task.ready(task.inputs[:1]))
+    seed_dropout(model)
+    model.load_state_dict(dict(begun.weights))
+    model.train()
+    keep_frozen(model)
+    make_static(model)
+    weights = {
+        name: begun.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
+        for name, parameter in model.named_parameters()
+    }
+    trained = [value for value in weights.values() if value.requires_grad]
+    scores = {name: value.clone().requires_grad_() for name, value in begun.scores.items()}
+    lr, local = task.lr * how.lr, task.local
+    groups = [
+        {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
+        {"params": list(scores.values()), "lr": lr * how.mask_lr, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.SGD(groups, momentum=local.momentum)
+    for name, value in begun.momenta.items():
+        optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
+    stream = torch.Generator().manual_seed(task.seed)
+    penalty, goal = begun.penalty, how.budget * float(masks.size({}))
+    everything = find_draws(model, task.ready(task.inputs[:2])).training
+    with drawing(torch.Generator().manual_seed(task.seed), everything=everything, shared=shared):
+        for _ in range(how.epochs):
+            for chosen in batches(torch.arange(len(task.inputs)), how.batch, stream):
+                drawn = {
+                    name: soft(value, logistic(len(value), stream) if how.noise else None, how)
+                    for name, value in scores.items()
+                }
+                logits = functional_call(model, masks.laid_on(weights, drawn), (task.ready(task.inputs[chosen]),))
+                price = penalty if not goal else penalty * _pull(masks, scores, goal)
+                loss = divergence(logits, targets[chosen]) + price * masks.size(drawn)
+                optimizer.zero_grad(set_to_none=True)
+                with no_draws():
+                    loss.backward()
+                if local.clip:
+                    nn.utils.clip_grad_norm_(trained, local.clip, foreach=True)
+                optimizer.step()
+                if goal:
+                    far = abs(_pull(masks, scores, goal)) == 1
+                    penalty = max(how.penalty, penalty * (1 + _REACTION if far else 1 - _REACTION))
+    found = {name: value.detach() for name, value in weights.items()}
+    if not all(bool(value.isfinite().all()) for value in (*found.values(), *scores.values())):
+        raise TrainingError(
+            f"round {task.round}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
+        )
+    momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
+    return Distilled(
+        dict(begun.weights) | found,
+        {name: value.detach() for name, value in scores.items()},
+        {name: value for name, value in momenta.items() if value is not None},
+        penalty,
+    )
+
+
+@torch.no_grad()
+def _pull(masks: Masks, scores: State, goal: float) -> float:
+    """Which way a budget pulls, from −1 (too small: units are rewarded) to 1 (too large), gently near the goal."""
+    size = float(masks.size({name: (value >= 0).float() for name, value in scores.items()}))
+    return max(-1.0, min(1.0, (size / goal - 1) / _NEAR))
+
+
+@torch.no_grad()
+def said(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
+    """What a model in evaluation mode says of some batches: probabilities, (samples, classes)."""
+    model.eval()
+    with SafeKernels():
+        return torch.cat([F.softmax(model(part), -1) for part in parts])
+
+
+def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
+    """The state of a model with the statistics of its norms taken anew from some batches."""
+    keep_frozen(model)
+    state = model.state_dict()
+    with SafeKernels():
+        told = mean_statistics([norm_sums(model, parts)])
+    return {name: told[name].to(value.dtype) if name in told else value for name, value in state.items()}
