@@ -22,10 +22,10 @@ from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.experiment.built import built
 from nestling.experiment.cohorts import Row, Table
-from nestling.experiment.jobs import Train, TrainMany
+from nestling.experiment.jobs import GroupJob, Train
 from nestling.experiment.likeness import likeness
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.heap import keep_freed_memory
 from nestling.kernels.grouped_layers import Layout
 from nestling.nets import example
@@ -60,7 +60,7 @@ CASES = (
 
 
 def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: int = 5) -> Row:
-    """Train cohorts of some sizes and as many clients one by one, in turn, through the workshop that runs use."""
+    """Train cohorts of some sizes and as many clients one by one, in turn, through the worker that runs use."""
     clients, share = max(sizes), case.batch * case.steps
     random = torch.Generator().manual_seed(0)
     shape = example(case.name, **case.options)[0].shape[1:]
@@ -74,8 +74,8 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
         fleet=FleetSettings(clients=clients, per_round=clients, levels="a"),
         local=LocalTraining(epochs=1, batch=case.batch),
     )
-    made = setting(Blueprint(experiment, dataset=from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))))
-    workshop, plan = Workshop(made), made.submodel(ratio)
+    made = setting(Overrides(experiment, dataset=from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))))
+    worker, plan = Worker(made), made.submodel(ratio)
     model = built(made, plan, ratio)
     kind, width, layers = likeness(model)
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -84,11 +84,11 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
 
     def alone(count: int) -> None:
         for job in jobs[:count]:
-            workshop(job)
+            worker(job)
 
     gains = {}
     for size in sizes:
-        together = partial(workshop, TrainMany(jobs[:size], layout))
+        together = partial(worker, GroupJob(jobs[:size], layout))
         one, many = side_by_side(partial(alone, size), together, repeats=repeats, clock=time.process_time)
         gains[size] = round(one / many, 2)
     return Row(kind, width, layers, case.batch, gains)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench.figure import Figure, Table
 from bench.timing import side_by_side
 from nestling.kernels.kn2row import Kn2row
-from nestling.kernels.memory_format import fast_format
+from nestling.kernels.memory_format import set_memory_format
 from nestling.methods.parts.static_norms import make_static, norm_sums
 from nestling.nets import build
 
@@ -59,7 +59,7 @@ def _nets(quick: bool) -> Iterator[Figure | Table]:
 
 
 def _layers(quick: bool) -> Iterator[Figure | Table]:
-    """Single convolutions in every way that they could be computed, and what `fast_format` chooses."""
+    """Single convolutions in every way that they could be computed, and what `set_memory_format` chooses."""
     rows, lost = [], {}
     for channels, side in _LAYERS[-3:-1] if quick else _LAYERS:
         images = torch.randn(_BATCH, channels, side, side)
@@ -99,7 +99,7 @@ def _steps(ways: dict[str, nn.Conv2d], images: Tensor) -> list[Callable[[], None
 
 def _chosen(channels: int, images: Tensor) -> str:
     layer = nn.Conv2d(channels, channels, 3, padding=1)
-    fast_format(nn.Sequential(layer), images)
+    set_memory_format(nn.Sequential(layer), images)
     if isinstance(layer, Kn2row):
         return "products"
     last = layer.weight.is_contiguous(memory_format=torch.channels_last)
@@ -118,8 +118,8 @@ def _ratios(name: str, size: int, share: int, repeats: int) -> tuple[float, ...]
     make_static(plain)
     laid, fast = copy.deepcopy(plain), copy.deepcopy(plain)
     images = torch.randn(_BATCH, 1 if name == "cnn" else 3, size, size)
-    fast_format(laid)
-    fast_format(fast, images)
+    set_memory_format(laid)
+    set_memory_format(fast, images)
     batches = [images + k for k in range(_BATCHES)]
     pairs = (
         (lambda: _step(plain, images), lambda: _step(fast, images)),

@@ -12,10 +12,10 @@ from bench.timing import side_by_side
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
 from nestling.experiment.between import between
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, Setting, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, Setting, setting
+from nestling.experiment.worker import Worker
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 _SAMPLES = 600  # of a client, as MNIST has for 100 of them
@@ -56,7 +56,7 @@ def _setting(method: str, options: dict[str, object], client: int) -> Setting:
         fleet=FleetSettings(clients=10, per_round=10, levels="a"),
         local=LocalTraining(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
     ).with_settings([f"data.unlabelled={_SERVER}"])
-    return setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:10], labels[:10]))))
+    return setting(Overrides(experiment, dataset=from_arrays(images, labels, test=(images[:10], labels[:10]))))
 
 
 def _morph(made: Setting, server: Server) -> None:
@@ -64,4 +64,4 @@ def _morph(made: Setting, server: Server) -> None:
 
 
 def _round(made: Setting) -> None:
-    play(made, Server.start(made, None), LocalEngine(partial(Workshop, made)))
+    run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))

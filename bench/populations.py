@@ -11,10 +11,10 @@ from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data.text.synthetic import USERS as POPULATION
 from nestling.engines import LocalEngine
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 
@@ -48,12 +48,12 @@ def _words(clients: int, drawn: int) -> Experiment:
 
 def _rounds(clients: int, drawn: int) -> Callable[[], None]:
     """A function that plays the next round of an experiment with a population of so many."""
-    made = setting(Blueprint(_words(clients, drawn)))
-    engine = LocalEngine(partial(Workshop, made))
+    made = setting(Overrides(_words(clients, drawn)))
+    engine = LocalEngine(partial(Worker, made))
     servers = [Server.start(made, None)]
 
     def play_next() -> None:
-        after, _ = play(made, servers.pop(), engine)
+        after, _ = run_round(made, servers.pop(), engine)
         servers.append(after)
 
     return play_next
@@ -66,7 +66,7 @@ def set_up_and_tell() -> dict[str, float]:
     """
     before = most_memory()
     start = time.perf_counter()
-    made = setting(Blueprint(_words(POPULATION, 200)))
+    made = setting(Overrides(_words(POPULATION, 200)))
     made.level(POPULATION - 1, 1)
     made.sample(1)
     spent = time.perf_counter() - start

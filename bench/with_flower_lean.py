@@ -39,7 +39,7 @@ class HeteroFL:
     def _ratio(self, client: int) -> float:
         return self._made.level(client, 1).ratio
 
-    def play(self, number: int, grid: Grid) -> None:
+    def run_round(self, number: int, grid: Grid) -> None:
         """Play a round, without what Flower's own strategies do around it."""
         self._tally.restart(self.state)
         for reply in _replies(grid, self._messages(number, grid)):
@@ -84,7 +84,7 @@ def main() -> None:
 
         def turn() -> dict[str, float]:
             start = time.perf_counter()
-            strategy.play(next(rounds), grid)
+            strategy.run_round(next(rounds), grid)
             return {"round": time.perf_counter() - start}
 
         serve(turn, voice)

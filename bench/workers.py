@@ -18,10 +18,10 @@ from bench.apart import apart
 from bench.figure import Figure
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.nets import build, example
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
@@ -52,10 +52,10 @@ def round_peak(method: str, levels: str, clients: int) -> int:
     list(idle.work([None] * WORKERS))
     programs = _memory()
     idle.close()
-    made = setting(Blueprint(experiment, dataset=from_arrays(images, labels, test=(images[:50], labels[:50]))))
-    engine = LocalEngine(partial(Workshop, made), WORKERS)
+    made = setting(Overrides(experiment, dataset=from_arrays(images, labels, test=(images[:50], labels[:50]))))
+    engine = LocalEngine(partial(Worker, made), WORKERS)
     server = Server.start(made, None)
-    most = _most(lambda: play(made, server, engine)) - programs
+    most = _most(lambda: run_round(made, server, engine)) - programs
     engine.close()
     return most
 

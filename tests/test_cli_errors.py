@@ -103,23 +103,23 @@ def test_a_full_disk_without_one(place, nestling, monkeypatch):
 
 
 def test_a_run_directory_that_is_removed_meanwhile(place, nestling, monkeypatch):
-    real = experiment.play
+    real = experiment.run_round
 
-    def play(*args):
+    def run_round(*args):
         shutil.rmtree(place / "run")
         return real(*args)
 
-    monkeypatch.setattr(experiment, "play", play)
+    monkeypatch.setattr(experiment, "run_round", run_round)
     code, err = nestling("run", "base.toml", "--out", "run")
     assert code == 1
     assert "the directory 'run' was removed while the run was writing to it" in err
 
 
 def test_errors_that_are_not_of_the_disk_are_not_called_so(place, capsys, monkeypatch):
-    def play(*args):
+    def run_round(*args):
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    monkeypatch.setattr(experiment, "play", play)
+    monkeypatch.setattr(experiment, "run_round", run_round)
     assert main(["run", "base.toml", "--out", "run"]) == 2
     assert capsys.readouterr().err == "error: Connection reset by peer\n"
 
@@ -289,10 +289,10 @@ def test_an_error_of_many_lines_from_a_client(place, nestling, monkeypatch):
 
 
 def test_no_memory(place, nestling, monkeypatch):
-    def play(*args):
+    def run_round(*args):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(experiment, "play", play)
+    monkeypatch.setattr(experiment, "run_round", run_round)
     code, err = nestling("run", "base.toml", "--out", "run")
     assert code == 1
     assert "there is not enough memory" in err

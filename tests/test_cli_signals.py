@@ -160,15 +160,15 @@ def test_runs_of_a_compare_that_is_killed_save_and_end(tmp_path):
 @pytest.fixture
 def telling(monkeypatch):
     """A run in which something is reported."""
-    play = sys.modules["nestling.experiment.runner"].play
+    run_round = sys.modules["nestling.experiment.runner"].run_round
 
     def told(*given):
         report("worker lost", "worker process 7 was killed by SIGKILL")
         report("worker lost", "worker process 8 was killed by SIGKILL")
         report("kernel slow", "plain PyTorch does the work", logging.INFO)
-        return play(*given)
+        return run_round(*given)
 
-    monkeypatch.setattr(sys.modules["nestling.experiment.runner"], "play", told)
+    monkeypatch.setattr(sys.modules["nestling.experiment.runner"], "run_round", told)
 
 
 def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):

@@ -119,7 +119,7 @@ def test_without_knowing_of_transforms_no_convolution_becomes_products(spoil, mo
     spoil(monkeypatch, "_are_functorch_transforms_active")
     monkeypatch.setattr(formats, "_WIDE", 4)
     with collect():
-        formats.fast_format(layer, torch.zeros(1, 8, 3, 3))
+        formats.set_memory_format(layer, torch.zeros(1, 8, 3, 3))
     assert type(layer) is nn.Conv2d
     images = torch.randn(2, 8, 3, 3)
     assert torch.allclose(layer(images), nn.functional.conv2d(images, layer.weight, layer.bias, padding=1), atol=1e-5)

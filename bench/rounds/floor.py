@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bench.rounds.workloads import read
 from nestling.experiment.built import plain
 from nestling.experiment.setting import Setting
-from nestling.kernels.memory_format import fast_format
+from nestling.kernels.memory_format import set_memory_format
 from nestling.settings import LocalTraining
 
 Batch = tuple[Tensor, Tensor]
@@ -49,7 +49,7 @@ class Floor:
 def bare(made: Setting, ratio: float) -> nn.Module:
     """Return the sub-model of a level in the memory formats in which clients train it, with PyTorch's kernels alone."""
     model = plain(made, made.submodel(ratio), ratio)
-    fast_format(model)
+    set_memory_format(model)
     return model.train()
 
 

@@ -14,14 +14,14 @@ from unittest.mock import patch
 
 from nestling.cut import Tally
 from nestling.engines import LocalEngine
-from nestling.experiment import checkpoint, round, workshop
-from nestling.experiment.evaluate import evaluate
-from nestling.experiment.jobs import Gather, Test
+from nestling.experiment import checkpoint, round, worker
+from nestling.experiment.evaluation import evaluate
+from nestling.experiment.jobs import NormStatisticsJob, Test
 from nestling.experiment.record import Record
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 from nestling.heap import keep_freed_memory
 
 PHASES = ("plan", "extract", "load", "train", "merge", "rest", "statistics", "evaluate", "write")
@@ -35,13 +35,13 @@ class Ours:
     def __init__(self, made: Setting) -> None:
         keep_freed_memory()  # as the command line does
         self._made = made
-        self._engine = LocalEngine(partial(Workshop, made), made.experiment.workers)
+        self._engine = LocalEngine(partial(Worker, made), made.experiment.workers)
         self._server = Server.start(made, None)
 
     def turn(self) -> dict[str, float]:
         """Play a round and test the model; return the seconds of each."""
         start = time.perf_counter()
-        self._server, _ = play(self._made, self._server, self._engine)
+        self._server, _ = run_round(self._made, self._server, self._engine)
         played = time.perf_counter()
         evaluate(self._made, self._server, self._engine)
         return {"round": played - start, "evaluation": time.perf_counter() - played}
@@ -66,14 +66,14 @@ class Profiled:
         """Play a round, test the model and write a checkpoint; return the seconds of every phase."""
         self._clock.spent.clear()
         with self._watched(), TemporaryDirectory(dir=self._folder) as folder:
-            self._server, told = self._clock.timed("rest", play)(self._made, self._server, self._engine)
+            self._server, told = self._clock.timed("rest", run_round)(self._made, self._server, self._engine)
             told["evaluation"], _ = self._clock.timed("evaluate", evaluate)(self._made, self._server, self._engine)
             self._clock.timed("write", _write)(Path(folder), self._server, told)
         return {phase: self._clock.spent[phase] for phase in PHASES}
 
     def _worker(self) -> Callable[[Any], Any]:
-        work = Workshop(self._made)
-        kinds: dict[type, str] = {Gather: "statistics", Test: "evaluate"}
+        work = Worker(self._made)
+        kinds: dict[type, str] = {NormStatisticsJob: "statistics", Test: "evaluate"}
         return lambda job: self._clock.timed(kinds.get(type(job), "load"), work)(job)
 
     @contextmanager
@@ -83,7 +83,7 @@ class Profiled:
             *(("merge", Tally, name) for name in _MERGING),
             ("merge", round, "step"),
             ("extract", Server, "slice"),
-            ("train", workshop, "train"),
+            ("train", worker, "train"),
         ]
         with ExitStack() as stack:
             for phase, owner, name in places:

@@ -45,8 +45,8 @@ class Research:
         for action in (self.play, self.gather, self.test):
             action()
             marks.append(time.perf_counter())
-        play, gather, test = (stop - start for start, stop in pairwise(marks))
-        return {"round": play, "evaluation": gather + test}
+        round, gather, test = (stop - start for start, stop in pairwise(marks))
+        return {"round": round, "evaluation": gather + test}
 
     def play(self) -> None:
         """Train all clients of a round, and average."""

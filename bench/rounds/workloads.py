@@ -16,7 +16,7 @@ from torch import Tensor
 from nestling.data import Text, Vocabulary, from_arrays
 from nestling.data.batches import batches
 from nestling.errors import ConfigError, nearest
-from nestling.experiment.setting import Blueprint, Setting, setting
+from nestling.experiment.setting import Overrides, Setting, setting
 from nestling.nets import MODELS
 from nestling.seeds import torch_stream
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
@@ -156,7 +156,7 @@ def prepare(workload: Workload, workers: int = 1, **more: Any) -> Setting:
         *users, test = rows.split([workload.samples] * workload.clients + [workload.tested])
         known = Vocabulary(tuple(f"word{number}" for number in range(words)))
         text = Text("made up", "masked-word", known, _LENGTH, users=users, test=[test])
-        return setting(Blueprint(settings, dataset=text))
+        return setting(Overrides(settings, dataset=text))
     shape = (workload.channels, workload.size, workload.size)
     images = torch.randint(256, (count + workload.tested, *shape), generator=random, dtype=torch.uint8)
     labels = torch.arange(len(images)) % MODELS[workload.model].options["classes"]
@@ -168,7 +168,7 @@ def prepare(workload: Workload, workers: int = 1, **more: Any) -> Setting:
         std=(0.25,) * workload.channels,
         augment=workload.augment,
     )
-    return setting(Blueprint(settings, dataset=images_of))
+    return setting(Overrides(settings, dataset=images_of))
 
 
 def read(made: Setting, client: int, round: int) -> Iterator[tuple[Tensor, Tensor]]:

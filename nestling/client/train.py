@@ -14,7 +14,7 @@ from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct
 from nestling.kernels.device import exact
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.losses import Loss, cross_entropy
 from nestling.settings import LocalTraining
 from nestling.torch_private import foreach_norm
@@ -42,7 +42,7 @@ def summed(parts: Iterable[Progress]) -> Progress:
 
 
 def train(
-    learner: Learner,
+    context: ClientContext,
     samples: Tensor,
     batch: Callable[[Tensor], tuple[Tensor, Tensor]],
     how: LocalTraining,
@@ -57,7 +57,7 @@ def train(
 
     Parameters
     ----------
-    learner
+    context
         The client.
     samples
         The indices of its samples, (samples,).
@@ -74,18 +74,18 @@ def train(
     half
         The type of mixed precision, where the model computes in it.
     """
-    model = learner.model
+    model = context.model
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    optimizer = Optimizer(parameters, how, lr, half, learner.scratch.setdefault(Optimizer, []), fast=learner.fast)
+    optimizer = Optimizer(parameters, how, lr, half, context.scratch.setdefault(Optimizer, []), fast=context.fast)
     device = next(model.parameters()).device
     seen, total, hits = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     for _ in range(how.epochs):
         for chosen in batches(samples, how.batch, generator):
             inputs, targets = batch(chosen)
             with optimizer.forward():
-                value, logits = loss(learner, inputs, targets)
+                value, logits = loss(context, inputs, targets)
             if start:
                 value = value + proximal / 2 * _distance(parameters, start)
             optimizer.step(value)

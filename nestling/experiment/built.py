@@ -10,7 +10,7 @@ from torch import nn
 from nestling.cut import Plan, submodel
 from nestling.experiment.setting import Setting
 from nestling.kernels.batch_norms import keep_frozen
-from nestling.kernels.memory_format import fast_format
+from nestling.kernels.memory_format import set_memory_format
 from nestling.kernels.seeded_dropout import seed_dropout
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
@@ -30,7 +30,7 @@ def built(setting: Setting, plan: Plan, ratio: float, device: torch.device = _CP
     model = plain(setting, plan, ratio)
     seed_dropout(model)
     if device.type == "cpu" and setting.experiment.accelerate != "off":  # what is fast was measured there
-        fast_format(model, setting.example(1))
+        set_memory_format(model, setting.example(1))
     return model.to(device)
 
 

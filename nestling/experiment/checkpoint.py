@@ -23,8 +23,8 @@ from torch import Tensor
 from nestling.cut import Tally
 from nestling.errors import RunError
 from nestling.events import report
+from nestling.experiment.client_store import ClientStore
 from nestling.experiment.directory import CHECKPOINTS, CLIENT_FILE, CLIENT_FILES
-from nestling.experiment.private import Drawer
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
 from nestling.files import sync, write_whole
@@ -70,8 +70,8 @@ def write(folder: Path, server: Server, metrics: str = "", *, tidy: bool = True)
     held = (server.state, server.memory, server.coverage, own, server.notes)
     private, memories = server.private, server.memories
     sums: dict[str, str] = {}
-    for kind, drawer in zip(CLIENT_FILES, (private, memories), strict=True):
-        sums |= {f"../../{kind}/{file}": value for file, value in drawer.checksums().items()}
+    for kind, store in zip(CLIENT_FILES, (private, memories), strict=True):
+        sums |= {f"../../{kind}/{file}": value for file, value in store.checksums().items()}
 
     def put(file: str, data: bytes) -> None:
         write_whole(draft / file, data)
@@ -167,8 +167,10 @@ def _read(place: Path, setting: Setting) -> Server:
     for name, tensor in groups["submodels"].items():
         key, _, inside = name.partition("/")
         submodels.setdefault(key, {})[inside] = tensor
-    drawers = [
-        Drawer(folder / kind, index, {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {})
+    stores = [
+        ClientStore(
+            folder / kind, index, {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
+        )
         for kind, index in indices.items()
     ]
     return Server(
@@ -176,8 +178,8 @@ def _read(place: Path, setting: Setting) -> Server:
         state=state,
         memory=groups["memory"],
         submodels=submodels,
-        private=drawers[0],
-        memories=drawers[1],
+        private=stores[0],
+        memories=stores[1],
         notes=groups["notes"],
         coverage=groups["coverage"],
         counts=_counts(figures),
@@ -220,12 +222,12 @@ def _sums(place: Path) -> dict[str, str] | None:
     return sums
 
 
-def _tidy(folder: Path, private: Drawer, memories: Drawer) -> None:
+def _tidy(folder: Path, private: ClientStore, memories: ClientStore) -> None:
     """Remove all but the last checkpoints, and the files of single clients that belong to none of them."""
     for old in saved(folder)[:-_KEEP]:
         _remove(old)
-    for kind, drawer in zip(CLIENT_FILES, (private, memories), strict=True):
-        drawer.tidy({name for place in saved(folder) for name in _client_files(place, kind)})
+    for kind, store in zip(CLIENT_FILES, (private, memories), strict=True):
+        store.tidy({name for place in saved(folder) for name in _client_files(place, kind)})
 
 
 def _client_files(place: Path, kind: str) -> list[str]:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nestling.client.grouped.trial import SAMPLES, verdict
 from nestling.cut import Plan
 from nestling.experiment.built import built, shape_of
-from nestling.experiment.jobs import Train, TrainMany
+from nestling.experiment.jobs import GroupJob, Train
 from nestling.experiment.likeness import likeness
 from nestling.experiment.setting import Setting
 from nestling.fleet import TRAINING
@@ -64,9 +64,9 @@ class Cohort:
     clients: tuple[int, ...]
     layout: Layout | None
 
-    def job(self, jobs: Sequence[Train]) -> Train | TrainMany:
+    def job(self, jobs: Sequence[Train]) -> Train | GroupJob:
         """What a worker is asked to do, from what each client would be asked alone."""
-        return jobs[0] if len(jobs) == 1 else TrainMany(tuple(jobs), self.layout)
+        return jobs[0] if len(jobs) == 1 else GroupJob(tuple(jobs), self.layout)
 
 
 def groups(

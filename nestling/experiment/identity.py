@@ -24,7 +24,7 @@ from nestling.data import Dataset, Partition, Text
 from nestling.errors import ConfigError, RunError
 from nestling.events import report
 from nestling.experiment.directory import CONFIG, IDENTITY
-from nestling.experiment.setting import Blueprint, Setting
+from nestling.experiment.setting import Overrides, Setting
 from nestling.files import write_whole
 from nestling.methods import Method
 from nestling.settings import Experiment
@@ -149,7 +149,7 @@ class Identity(msgspec.Struct, frozen=True):
             )
 
 
-def describe(blueprint: Blueprint) -> dict[str, Described]:
+def describe(overrides: Overrides) -> dict[str, Described]:
     """Return a description of every object that was handed in, by kind."""
     describers: dict[str, Callable[[Any], Described]] = {
         "model": _describe_model,
@@ -157,24 +157,24 @@ def describe(blueprint: Blueprint) -> dict[str, Described]:
         "partition": _describe_partition,
         "method": _describe_method,
     }
-    return {kind: describers[kind](getattr(blueprint, kind)) for kind in blueprint.handed()}
+    return {kind: describers[kind](getattr(overrides, kind)) for kind in overrides.handed()}
 
 
-def with_names(blueprint: Blueprint) -> Experiment:
+def with_names(overrides: Overrides) -> Experiment:
     """Return the settings with the names of what was handed in, so that config.toml names nothing that was not used.
 
     >>> from nestling.methods import make
-    >>> with_names(Blueprint(Experiment(), model=nn.Linear(2, 2), method=make("fedavg"))).model.name
+    >>> with_names(Overrides(Experiment(), model=nn.Linear(2, 2), method=make("fedavg"))).model.name
     'Linear'
     """
-    experiment, change = blueprint.experiment, msgspec.structs.replace
-    if blueprint.model is not None:
-        name = type(blueprint.model).__name__
+    experiment, change = overrides.experiment, msgspec.structs.replace
+    if overrides.model is not None:
+        name = type(overrides.model).__name__
         experiment = change(experiment, model=change(experiment.model, name=name, options={}))
-    if blueprint.dataset is not None:
-        experiment = change(experiment, data=change(experiment.data, name=blueprint.dataset.name))
-    if blueprint.method is not None:
-        experiment = change(experiment, method=blueprint.method.name, options={})
+    if overrides.dataset is not None:
+        experiment = change(experiment, data=change(experiment.data, name=overrides.dataset.name))
+    if overrides.method is not None:
+        experiment = change(experiment, method=overrides.method.name, options={})
     return experiment
 
 

@@ -35,7 +35,7 @@ class Train:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainMany:
+class GroupJob:
     """Train slices of one shape: as a grouped network, or one by one where there is no `layout`.
 
     The reply is a list of updates: one for all clients where the server would do nothing but add them up.
@@ -64,7 +64,7 @@ class Update:
 
 
 @dataclass(frozen=True, eq=False)
-class Gather:
+class NormStatisticsJob:
     """Tell the statistics of a sub-model's norms on the samples of some clients."""
 
     plan: Plan
@@ -85,7 +85,7 @@ class Test:
 
 
 @dataclass(frozen=True, eq=False)
-class TestOwn:
+class TestClientModelJob:
     """Tell the logits of a client's own model on the test set, with statistics of the client's own samples."""
 
     client: int

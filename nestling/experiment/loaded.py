@@ -15,12 +15,12 @@ from nestling.data import Dataset, Partition, Text
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
-from nestling.experiment.evaluate import ready
+from nestling.experiment.evaluation import ready
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, Setting, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, Setting, setting
+from nestling.experiment.worker import Worker
 from nestling.methods import Method
 from nestling.settings import Experiment, from_file
 
@@ -72,7 +72,7 @@ class LoadedRun:
         plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
         given = server.given(made, full) if plan == full else {}
         with clean_torch(made.experiment.threads, made.experiment.device):
-            state = ready(made, server, LocalEngine(partial(Workshop, made)), [plan], given)[plan]
+            state = ready(made, server, LocalEngine(partial(Worker, made)), [plan], given)[plan]
             model = submodel(made.model, made.axes, plan)
             model.load_state_dict(state)
         return model.eval()
@@ -109,12 +109,12 @@ def load(
     place = Path(folder)
     if not (place / "config.toml").is_file():
         raise RunError(f"{str(place)!r} is not a run directory: it holds no config.toml")
-    blueprint = Blueprint(from_file(place / "config.toml"), model, dataset, partition, method)
+    overrides = Overrides(from_file(place / "config.toml"), model, dataset, partition, method)
     identity = Identity.read(place)
     if identity is not None:
-        identity.check_objects(place, describe(blueprint), "nestling.load")
-    with clean_torch(blueprint.experiment.threads, blueprint.experiment.device):
-        made = setting(blueprint)
+        identity.check_objects(place, describe(overrides), "nestling.load")
+    with clean_torch(overrides.experiment.threads, overrides.experiment.device):
+        made = setting(overrides)
         server = checkpoint.read(place, made)
     if server is None:
         raise RunError(f"{str(place)!r} holds no checkpoint yet: no round is done")

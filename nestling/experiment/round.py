@@ -22,11 +22,11 @@ from nestling.events import report
 from nestling.experiment.between import between
 from nestling.experiment.cohorts import groups
 from nestling.experiment.jobs import Train, Update
-from nestling.experiment.memory import recall, remember
-from nestling.experiment.owns import Owns
+from nestling.experiment.client_tensors import recall, remember
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
 from nestling.experiment.slices import Slices
+from nestling.experiment.submodel_means import SubmodelMeans
 from nestling.experiment.training import trained
 from nestling.experiment.uploads import expected, unpacked
 from nestling.fleet import TRAINING, round_clock, time_of
@@ -36,8 +36,10 @@ from nestling.settings import learning_rate
 Tick = Callable[[], None]
 
 
-def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: None) -> tuple[Server, dict[str, Any]]:
-    """Play the next round; return the server after it, and what is to be recorded of it."""
+def run_round(
+    setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: None
+) -> tuple[Server, dict[str, Any]]:
+    """Run the next round; return the server after it, and what is recorded of it."""
     server = before.next()
     round = server.round
     rate = learning_rate(setting.experiment.local, round, setting.experiment.rounds)
@@ -72,7 +74,7 @@ def play(setting: Setting, before: Server, engine: Engine, tick: Tick = lambda: 
 
     tally = server.tally
     tally.restart(server.state)
-    own = Owns(setting.inconsistent)
+    own = SubmodelMeans(setting.inconsistent)
     if not clients:
         report("round without clients", f"nobody takes part ({_nobody(asked, drawn)}): the model stays as it is")
     samples, loss, correct = 0, 0.0, 0.0

@@ -26,15 +26,15 @@ from nestling.experiment import checkpoint
 from nestling.experiment.changes import check_rounds, check_settings
 from nestling.experiment.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
-from nestling.experiment.evaluate import evaluate, score
+from nestling.experiment.evaluation import evaluate, score
 from nestling.experiment.identity import Identity, config_text, describe, with_names
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, Setting, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, Setting, setting
+from nestling.experiment.worker import Worker
 from nestling.files import write_whole
 from nestling.kernels.device import find_device
 from nestling.methods import Method
@@ -132,22 +132,22 @@ def run(
     chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _able(chosen)
     folder = None if out is None else Path(out)
-    blueprint = Blueprint(chosen, model, dataset, partition, method)
-    blueprint = replace(blueprint, experiment=with_names(blueprint))
+    overrides = Overrides(chosen, model, dataset, partition, method)
+    overrides = replace(overrides, experiment=with_names(overrides))
     with (
         EventLog(None).active() as log,
         new_run(folder) if folder is not None else nullcontext(),
         clean_torch(chosen.threads, chosen.device),
     ):
-        objects = describe(blueprint) if folder is not None else {}
-        made = setting(blueprint)
+        objects = describe(overrides) if folder is not None else {}
+        made = setting(overrides)
         if folder is not None:
             with creating(folder):
                 Identity.of(made, objects).write(folder)
                 write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
         server = Server.start(made, folder)
         with writing(folder):
-            return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
+            return _run_rounds(overrides, made, server, folder, watcher or Silent(), log=log)
 
 
 def resume(
@@ -192,8 +192,8 @@ def resume(
     with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
-        blueprint = Blueprint(experiment, model, dataset, partition, method)
-        objects = describe(blueprint)
+        overrides = Overrides(experiment, model, dataset, partition, method)
+        objects = describe(overrides)
         identity = Identity.read(folder)
         first = written if identity is None else identity.began
         if identity is not None:
@@ -201,7 +201,7 @@ def resume(
         check_settings(folder, first, experiment)
         _able(experiment)
         with clean_torch(experiment.threads, experiment.device):
-            made = setting(blueprint)
+            made = setting(overrides)
             server = checkpoint.read(folder, made)
             if identity is not None:
                 identity.check_built(folder, made, started_over=server is None)
@@ -221,11 +221,11 @@ def resume(
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
                 checkpoint.clean(folder, server)
-                return _play(blueprint, made, server, folder, watcher or Silent(), log=log)
+                return _run_rounds(overrides, made, server, folder, watcher or Silent(), log=log)
 
 
-def _play(
-    blueprint: Blueprint, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
+def _run_rounds(
+    overrides: Overrides, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
 ) -> Result:
     experiment = made.experiment
     record = _record(folder, experiment, server)
@@ -241,11 +241,11 @@ def _play(
         if folder is not None and server.round:
             _save(folder, server, record, time.perf_counter() - began, tidy=False)  # a round is under way
 
-    engine = _engine(blueprint, made, save_whole_rounds)
+    engine = _engine(overrides, made, save_whole_rounds)
     try:
         while server.round < experiment.rounds:
             log.round = server.round + 1
-            after, told = play(made, server, engine, watcher.job)
+            after, told = run_round(made, server, engine, watcher.job)
             if due(experiment, after.round):
                 watcher.testing()
                 told["evaluation"], local = evaluate(made, after, engine)
@@ -267,7 +267,7 @@ def _play(
     finally:
         engine.close()
     final, seconds = record.rounds[-1]["evaluation"], time.perf_counter() - began
-    told = summary(made, server, final, local, seconds, handed=blueprint.handed())
+    told = summary(made, server, final, local, seconds, handed=overrides.handed())
     told["clients_dropped"] = sum(one["dropped"] for one in record.rounds)
     told["workers_lost"] = log.totals().get("worker lost", 0)
     told["events"] = log.totals()  # these two depend on the machine, and nothing else here but the seconds
@@ -335,8 +335,8 @@ def _able(experiment: Experiment) -> None:
     find_device(experiment.device)
 
 
-def _engine(blueprint: Blueprint, made: Setting, before_last_try: Callable[[], None]) -> Engine:
-    experiment, make = made.experiment, _make(blueprint, made)
+def _engine(overrides: Overrides, made: Setting, before_last_try: Callable[[], None]) -> Engine:
+    experiment, make = made.experiment, _make(overrides, made)
     timeout = experiment.worker_timeout
     if experiment.engine == "ray":
         gpus, address = experiment.device.startswith("cuda"), experiment.address
@@ -344,17 +344,17 @@ def _engine(blueprint: Blueprint, made: Setting, before_last_try: Callable[[], N
     return LocalEngine(make, experiment.workers, timeout=timeout, before_last_try=before_last_try)
 
 
-def _make(blueprint: Blueprint, made: Setting) -> Callable[[], Workshop]:
+def _make(overrides: Overrides, made: Setting) -> Callable[[], Worker]:
     """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
     experiment = made.experiment
     if (experiment.engine == "local" and experiment.workers == 1) or travels(made.model):
-        return partial(_workshop, experiment.threads, partial(Workshop, made))
-    blueprint = replace(blueprint, dataset=made.dataset, partition=made.partition)
-    return partial(_workshop, experiment.threads, partial(Workshop.from_blueprint, blueprint))
+        return partial(_worker, experiment.threads, partial(Worker, made))
+    overrides = replace(overrides, dataset=made.dataset, partition=made.partition)
+    return partial(_worker, experiment.threads, partial(Worker.from_overrides, overrides))
 
 
-def _workshop(threads: int, make: Callable[[], Workshop]) -> Workshop:
-    """Build a workshop in the process that it is for, in which PyTorch uses so many threads from now on."""
+def _worker(threads: int, make: Callable[[], Worker]) -> Worker:
+    """Build a worker in the process that it is for, in which PyTorch uses so many threads from now on."""
     torch.set_num_threads(threads)
     return make()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nestling.cut import Plan, Tally, extract
 from nestling.cut.extract import cuts
-from nestling.experiment.private import Drawer
+from nestling.experiment.client_store import ClientStore
 from nestling.experiment.setting import Setting
 
 
@@ -54,8 +54,8 @@ class Server:
     state: dict[str, Tensor]
     memory: dict[str, Tensor]
     submodels: dict[str, dict[str, Tensor]]
-    private: Drawer
-    memories: Drawer
+    private: ClientStore
+    memories: ClientStore
     notes: dict[str, Tensor]
     coverage: dict[str, Tensor]
     counts: dict[str, float]
@@ -73,8 +73,8 @@ class Server:
             state=state,
             memory={},
             submodels={},
-            private=Drawer(None if folder is None else folder / "private"),
-            memories=Drawer(None if folder is None else folder / "memory"),
+            private=ClientStore(None if folder is None else folder / "private"),
+            memories=ClientStore(None if folder is None else folder / "memory"),
             notes=setting.notes,
             coverage={name: torch.zeros(size, dtype=torch.long) for name, size in setting.axes.axes.items()},
             counts={"bytes_down": 0, "bytes_up": 0, "bytes_setup": 0, "client_macs": 0, "simulated_seconds": 0.0},

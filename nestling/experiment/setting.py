@@ -35,7 +35,7 @@ _OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
 
 
 @dataclass(frozen=True, eq=False)
-class Blueprint:
+class Overrides:
     """What a setting is built from: settings, and whatever the caller brings along instead of what they name."""
 
     experiment: Experiment
@@ -141,7 +141,7 @@ class Setting:
         """The rows of classes, and of words, that a client holds, by axis; those of special words are everyone's.
 
         >>> from nestling.experiment.presets import find
-        >>> made = setting(Blueprint(find("heterofl-digits")))
+        >>> made = setting(Overrides(find("heterofl-digits")))
         >>> made.rows(3)  # it holds digits of every class
         {}
         """
@@ -311,17 +311,17 @@ class Setting:
         return tuple(client for client in drawn if online(self.devices.device_of(client), client, round, seed))
 
 
-def setting(blueprint: Blueprint) -> Setting:
+def setting(overrides: Overrides) -> Setting:
     """Build the setting of an experiment, and find before any work what cannot be."""
-    experiment = blueprint.experiment
-    method = blueprint.method or make(experiment.method, experiment.options)
-    dataset = opened(experiment, blueprint.dataset)
-    shares, validation, unlabelled = dealt(experiment, dataset, blueprint.partition)
+    experiment = overrides.experiment
+    method = overrides.method or make(experiment.method, experiment.options)
+    dataset = opened(experiment, overrides.dataset)
+    shares, validation, unlabelled = dealt(experiment, dataset, overrides.partition)
     if len(shares.train) != experiment.fleet.clients:
         raise ConfigError(
             f"the partition has {len(shares.train)} clients, but fleet.clients is {experiment.fleet.clients}"
         )
-    model, axes, started = traced_model(experiment, dataset, blueprint.model)
+    model, axes, started = traced_model(experiment, dataset, overrides.model)
     check_output(model, dataset, method)
     mix = parse_mix(experiment.fleet.levels)
     fleet = Fleet(experiment.fleet.clients, experiment.fleet.per_round, mix, experiment.fleet.assign, experiment.seed)

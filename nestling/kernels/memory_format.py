@@ -15,7 +15,7 @@ _WIDE = 256  # channels read and written from which on a convolution is faster w
 _FEW = 16  # or, where it writes images of no more pixels than these, as products
 
 
-def fast_format(model: nn.Module, *example: Tensor) -> None:
+def set_memory_format(model: nn.Module, *example: Tensor) -> None:
     """Lay a model out in memory as its convolutions of images are fastest: channels last, but for wide ones.
 
     Its outputs stay the same up to rounding, as do the names and shapes of its tensors.
@@ -30,7 +30,7 @@ def fast_format(model: nn.Module, *example: Tensor) -> None:
     Examples
     --------
     >>> model = nn.Sequential(nn.Conv2d(3, 256, 3), nn.Conv2d(256, 256, 3), nn.Conv2d(256, 256, 3))
-    >>> fast_format(model, torch.zeros(1, 3, 9, 9))
+    >>> set_memory_format(model, torch.zeros(1, 3, 9, 9))
     >>> [layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model]
     [True, False, False]
     >>> [type(layer).__name__ for layer in model]

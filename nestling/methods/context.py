@@ -1,4 +1,4 @@
-"""`Learner`: what a client has in hand while it trains."""
+"""`ClientContext`: what losses and other parts of a method see of a client while it trains."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nestling.cut import Plan
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
-    """A client at work.
+class ClientContext:
+    """A client in training.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Learner:
     round
         The round, counted from 1.
     scratch
-        What training wants to find again at the next batch or client; it lives as long as the model.
+        Memory that is used again for the next batch or client; it lives as long as the model.
     memory
-        What the client remembers of its earlier turns: ``kind/tensor`` → value.
+        What the client keeps from earlier rounds: ``kind/tensor`` → value.
     fast
-        Whether quicker code of ours may take the place of PyTorch's own losses and optimisers.
+        Whether our faster kernels may replace PyTorch's losses and optimizers.
     absent
         How many classes its model has no row for, because it received those of its own classes alone.
     """

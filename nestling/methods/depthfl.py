@@ -38,7 +38,7 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import gone
 from nestling.errors import MethodError, nearest
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method, Turn
 from nestling.methods.parts.losses import masked
@@ -63,12 +63,12 @@ def first_blocks(turn: Turn) -> Plan:
     return _prefix(turn, _groups(turn.axes.blocks), at_least=1)
 
 
-def mutual(learner: Learner, inputs: Tensor, targets: Tensor, distill: bool, ramp: int) -> tuple[Tensor, Tensor]:
+def mutual(context: ClientContext, inputs: Tensor, targets: Tensor, distill: bool, ramp: int) -> tuple[Tensor, Tensor]:
     """The sum of the classifiers' cross-entropies, and of their divergences from each other.
 
     That is Σ CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1), of means over the batch.
     """
-    answers = [masked(logits, learner.labels) for logits in exits(learner.model(inputs))]
+    answers = [masked(logits, context.labels) for logits in exits(context.model(inputs))]
     loss = torch.stack([F.cross_entropy(logits, targets) for logits in answers]).sum()
     if distill and len(answers) > 1:
         logs = [logits.log_softmax(-1) for logits in answers]
@@ -78,7 +78,7 @@ def mutual(learner: Learner, inputs: Tensor, targets: Tensor, distill: bool, ram
             for teacher in logs
             if student is not teacher
         ]
-        loss = loss + ramp_up(learner.round, ramp) / (len(answers) - 1) * torch.stack(told).sum()
+        loss = loss + ramp_up(context.round, ramp) / (len(answers) - 1) * torch.stack(told).sum()
     return loss, together(answers)
 
 

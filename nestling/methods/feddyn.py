@@ -25,7 +25,7 @@ from torch import Tensor
 
 from nestling.errors import MethodError
 from nestling.methods.between import After, Between, State
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.method import Method
 from nestling.methods.parts.losses import Loss
 
@@ -64,23 +64,23 @@ def with_feddyn(method: Method, alpha: float) -> Method:
     )
 
 
-def tilted(learner: Learner, inputs: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+def tilted(context: ClientContext, inputs: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """A loss less ⟨g_k, θ⟩; the training loop adds the squared distance."""
-    value, logits = loss(learner, inputs, targets)
+    value, logits = loss(context, inputs, targets)
     parts = [
-        (learner.memory[_KIND + name] * parameter).sum()
-        for name, parameter in learner.model.named_parameters()
-        if _KIND + name in learner.memory
+        (context.memory[_KIND + name] * parameter).sum()
+        for name, parameter in context.model.named_parameters()
+        if _KIND + name in context.memory
     ]
     return value - torch.stack(parts).sum() if parts else value, logits
 
 
 @torch.no_grad()
-def gradients(learner: Learner, sent: State, alpha: float) -> dict[str, Tensor]:
+def gradients(context: ClientContext, sent: State, alpha: float) -> dict[str, Tensor]:
     """What a client remembers after its turn: g_k − α (θ_k − θ_t)."""
-    trained = {name: value for name, value in learner.model.named_parameters() if value.requires_grad}
+    trained = {name: value for name, value in context.model.named_parameters() if value.requires_grad}
     changes = {name: alpha * (sent[name] - parameter) for name, parameter in trained.items()}
-    return {_KIND + name: learner.memory.get(_KIND + name, 0) + change for name, change in changes.items()}
+    return {_KIND + name: context.memory.get(_KIND + name, 0) + change for name, change in changes.items()}
 
 
 @torch.no_grad()

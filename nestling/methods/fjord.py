@@ -20,25 +20,25 @@ from torch import Tensor
 from torch.func import functional_call
 
 from nestling.errors import MethodError
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.method import Method, prefix
 from nestling.methods.parts.losses import cross_entropy, entropy, masked
 from nestling.methods.parts.nested_submodel import narrower
 
 
 def ordered_dropout(
-    learner: Learner, inputs: Tensor, targets: Tensor, widths: tuple[float, ...], distill: bool
+    context: ClientContext, inputs: Tensor, targets: Tensor, widths: tuple[float, ...], distill: bool
 ) -> tuple[Tensor, Tensor]:
     """The loss at a width drawn for this batch from those up to the client's own (§3.2), with distillation (§3.3)."""
-    possible = [width for width in widths or learner.levels if width < learner.ratio] + [learner.ratio]
-    width = possible[learner.draw.integers(len(possible))]
-    if width == learner.ratio:
-        return cross_entropy(learner, inputs, targets)
-    small, weights = narrower(learner, width)
-    logits = masked(functional_call(small, weights, (inputs,)), learner.labels)
+    possible = [width for width in widths or context.levels if width < context.ratio] + [context.ratio]
+    width = possible[context.draw.integers(len(possible))]
+    if width == context.ratio:
+        return cross_entropy(context, inputs, targets)
+    small, weights = narrower(context, width)
+    logits = masked(functional_call(small, weights, (inputs,)), context.labels)
     if not distill:
-        return entropy(learner, logits, targets)
-    hard, teacher = cross_entropy(learner, inputs, targets)
+        return entropy(context, logits, targets)
+    hard, teacher = cross_entropy(context, inputs, targets)
     asked = targets.flatten() >= 0
     soft = F.cross_entropy(logits.flatten(0, -2)[asked], teacher.detach().flatten(0, -2)[asked].softmax(-1))
     return hard + soft, teacher

@@ -17,7 +17,7 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan, plan
 from nestling.cut.extract import Same
 from nestling.methods.between import After, Between, State
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.losses import Loss, cross_entropy
 
 
@@ -134,8 +134,8 @@ class Method:
     proximal
         FedProx's μ; 0 for none.
     remember
-        What a client remembers for its next turn, from its learner after training and the slice it was given:
-        ``kind/tensor`` → value, shaped like that tensor of its slice. The next learner has it as its `memory`.
+        What a client remembers for its next turn, from its context after training and the slice it was given:
+        ``kind/tensor`` → value, shaped like that tensor of its slice. The next context has it as its `memory`.
     notes
         What the server remembers for the method before the first round; the turn's round and client mean nothing.
     between
@@ -165,7 +165,7 @@ class Method:
     weighting: Literal["none", "samples", "width"] = "none"
     alike: bool = False
     proximal: float = 0.0
-    remember: Callable[[Learner, State], dict[str, Tensor]] | None = None
+    remember: Callable[[ClientContext, State], dict[str, Tensor]] | None = None
     notes: Callable[[Turn], dict[str, Tensor]] = no_notes
     between: Callable[[Between], After] | None = None
     endless: bool = False

@@ -10,7 +10,7 @@ import torch
 
 from bench.rounds.workloads import find, prepare
 from nestling.data import Dataset
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.nets import build
 
 IMAGES = replace(find("mnist", quick=True), samples=25)
@@ -33,7 +33,7 @@ def in_double(workload):
         made = prepare(workload)
     torch.manual_seed(0)
     model = build(workload.model, **workload.options).double()
-    return setting(Blueprint(made.experiment, model=model, dataset=made.dataset, partition=made.partition))
+    return setting(Overrides(made.experiment, model=model, dataset=made.dataset, partition=made.partition))
 
 
 def close(one, other):

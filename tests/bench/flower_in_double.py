@@ -75,8 +75,8 @@ def main():
         for module in (flower_client, flower_lean_client, with_flower_lean):
             module.prepare = lambda workload: made
         torch.set_default_dtype(torch.float64)  # of the models that clients build
-        for name, play in (("plain", plain), ("lean", lean)):
-            state = {key: tensor.contiguous().clone() for key, tensor in play(made).items()}
+        for name, make in (("plain", plain), ("lean", lean)):
+            state = {key: tensor.contiguous().clone() for key, tensor in make(made).items()}
             save_file(state, Path(sys.argv[1]) / f"{name}.safetensors")
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from bench.rounds.others import FLOWER
 from nestling.engines import LocalEngine
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,9 +42,9 @@ def ours():
     """The model that Nestling makes of the same rounds; statistics of norms stay as they were."""
     with double():
         made = in_double(NARROW)
-        server, engine = Server.start(made, None), LocalEngine(lambda: Workshop(made))
+        server, engine = Server.start(made, None), LocalEngine(lambda: Worker(made))
         for _ in range(2):
-            server, _ = play(made, server, engine)
+            server, _ = run_round(made, server, engine)
     start = made.model.state_dict()
     assert all(not torch.equal(start[name], server.state[name]) for name in made.parameters)
     return {name: server.state[name] if name in made.parameters else value for name, value in start.items()}

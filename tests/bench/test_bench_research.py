@@ -14,11 +14,11 @@ from bench.rounds.ours import PHASES, Ours, Profiled
 from bench.rounds.research import Research
 from bench.rounds.workloads import WORKLOADS, find, prepare, read
 from nestling.engines import LocalEngine
-from nestling.experiment.evaluate import evaluate
+from nestling.experiment.evaluation import evaluate
 from nestling.experiment.jobs import Train
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +32,10 @@ def _double():
 def test_a_round_makes_the_same_model_and_the_same_figures(double):
     made = in_double(IMAGES)
     assert len({made.level(client, 1).ratio for client in made.sample(1)}) == 5
-    research, server, engine = Research(made), Server.start(made, None), LocalEngine(lambda: Workshop(made))
+    research, server, engine = Research(made), Server.start(made, None), LocalEngine(lambda: Worker(made))
     for _ in range(2):
         before = server.state
-        server, _ = play(made, server, engine)
+        server, _ = run_round(made, server, engine)
         research.play()
         assert any(not torch.equal(before[name], server.state[name]) for name in before)
         close({name: server.state[name] for name in made.parameters}, dict(research.model.named_parameters()))
@@ -49,7 +49,7 @@ def test_a_round_of_words_makes_the_same_model():
     made = in_double(replace(words, options={**words.options, "dropout": 0.0}))  # which would draw other numbers
     research = Research(made)
     research.play()
-    server, _ = play(made, Server.start(made, None), LocalEngine(lambda: Workshop(made)))
+    server, _ = run_round(made, Server.start(made, None), LocalEngine(lambda: Worker(made)))
     close({name: server.state[name] for name in made.parameters}, dict(research.model.named_parameters()))
 
 
@@ -59,7 +59,7 @@ WIDE = replace(IMAGES, clients=2, levels="a-b", options={"widths": (4, 4, 256, 2
 @pytest.mark.parametrize("workload", [IMAGES, WIDE], ids=["narrow", "wide"])
 def test_the_floor_takes_the_steps_of_the_clients(workload, double):
     made = in_double(workload)
-    workshop = Workshop(made)
+    worker = Worker(made)
     for client in made.sample(1):
         ratio = made.level(client, 1).ratio
         model = bare(made, ratio)
@@ -67,7 +67,7 @@ def test_the_floor_takes_the_steps_of_the_clients(workload, double):
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         job = Train(client, 1, ratio, made.plan(client, ratio, 1), start, made.experiment.local.lr)
         steps(model, read(made, client, 1), made.experiment.local)
-        close(workshop(job).state, model.state_dict())
+        close(worker(job).state, model.state_dict())
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

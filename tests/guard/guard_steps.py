@@ -17,11 +17,11 @@ from nestling.client.grouped.trial import verdict
 from nestling.client.train import train
 from nestling.data import Dataset, Partition
 from nestling.experiment.built import built
-from nestling.experiment.jobs import Train, TrainMany
+from nestling.experiment.jobs import GroupJob, Train
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
-from nestling.methods.context import Learner
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.losses import cross_entropy
 from nestling.nets import MODELS, build
 from nestling.seeds import torch_stream
@@ -149,7 +149,7 @@ def setting_of(name):
         fleet=FleetSettings(clients=len(HELD), per_round=len(HELD)),
         local=LOCAL,
     )
-    return setting(Blueprint(experiment, own[0]() if own else None, data_of(shape), every))
+    return setting(Overrides(experiment, own[0]() if own else None, data_of(shape), every))
 
 
 def reference(made, plan, state, client):
@@ -157,11 +157,11 @@ def reference(made, plan, state, client):
     model = nestling.submodel(made.model, made.axes, plan).double()
     model.load_state_dict(state)
     held = made.partition.train[client]
-    learner = Learner(model, made.axes, plan, 1.0, None, np.random.default_rng(0), fast=False)
+    context = ClientContext(model, made.axes, plan, 1.0, None, np.random.default_rng(0), fast=False)
     inputs, targets = made.dataset.inputs.double(), made.dataset.targets
     shuffle = torch_stream(0, "batches", 1, client)
     train(
-        learner,
+        context,
         held,
         lambda chosen: (inputs[chosen], targets[chosen]),
         LOCAL,
@@ -184,7 +184,7 @@ def close(found, wanted, start, what):
 
 def train_images(name):
     made = setting_of(name)
-    workshop, server = Workshop(made), Server.start(made, None)
+    worker, server = Worker(made), Server.start(made, None)
     together = made.method.loss is cross_entropy
     narrow = nestling.plan(made.axes, LEVELS["c"], key="c")
     model, samples = built(made, narrow, LEVELS["c"]), (made.dataset.inputs[:5], made.dataset.targets[:5])
@@ -195,9 +195,9 @@ def train_images(name):
         jobs = [Train(client, 1, ratio, plan, state, LOCAL.lr) for client in range(len(HELD))]
         wanted = [reference(made, plan, state, client) for client in range(len(HELD))]
         for client in (0, 3):
-            close(workshop(jobs[client]).state, wanted[client], state, f"{name}, level {level}, client {client} alone")
+            close(worker(jobs[client]).state, wanted[client], state, f"{name}, level {level}, client {client} alone")
         for size in COHORTS if layout else ():
-            updates = workshop._together(TrainMany(tuple(jobs[:size]), layout), layout)
+            updates = worker._together(GroupJob(tuple(jobs[:size]), layout), layout)
             shares = [made.weight(client, ratio) for client in range(size)]
             mean = {
                 key: sum(share * one[key] for share, one in zip(shares, wanted, strict=False)) / sum(shares)
@@ -214,9 +214,9 @@ def train_words(name):
     axes = nestling.trace(net, ids[:2])
     for ratio in LEVELS.values():
         model = nestling.submodel(net, axes, nestling.plan(axes, ratio)).train()
-        learner = Learner(model, axes, nestling.Plan(), ratio, None, np.random.default_rng(0))
+        context = ClientContext(model, axes, nestling.Plan(), ratio, None, np.random.default_rng(0))
         train(
-            *(learner, torch.arange(20), lambda chosen: (ids[chosen], ids[chosen]), LOCAL),
+            *(context, torch.arange(20), lambda chosen: (ids[chosen], ids[chosen]), LOCAL),
             lr=LOCAL.lr,
             generator=torch.Generator().manual_seed(0),
         )

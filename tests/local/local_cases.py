@@ -8,7 +8,7 @@ from torch import nn
 
 import nestling
 from nestling import Plan
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.nets import build
 
 # Narrow and on small inputs; dropout is off where two runs are compared.
@@ -59,12 +59,14 @@ def net_of(name, **options):
 def learner_of(net, axes, ratio=1.0, *, plan=None, labels=None, seed=0):
     plan = nestling.plan(axes, ratio) if plan is None else plan
     model = nestling.submodel(net, axes, plan).train()
-    return Learner(model=model, axes=axes, plan=plan, ratio=ratio, labels=labels, draw=np.random.default_rng(seed))
+    return ClientContext(
+        model=model, axes=axes, plan=plan, ratio=ratio, labels=labels, draw=np.random.default_rng(seed)
+    )
 
 
 def alone(model):
     """A client that trains a model of its own, of which nothing was cut."""
-    return Learner(model=model, axes=None, plan=Plan(), ratio=1.0, labels=None, draw=np.random.default_rng(0))
+    return ClientContext(model=model, axes=None, plan=Plan(), ratio=1.0, labels=None, draw=np.random.default_rng(0))
 
 
 def perceptron(classes=4):

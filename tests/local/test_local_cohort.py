@@ -16,7 +16,7 @@ from nestling.client.grouped.trial import verdict
 from nestling.client.train import train
 from nestling.errors import TrainingError
 from nestling.kernels.grouped_layers import Grouped, obstacle
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
 from nestling.settings import LocalTraining
@@ -84,7 +84,7 @@ def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, tar
         twin.load_state_dict(state)
         torch.manual_seed(k)
         progress = train(
-            Learner(twin, None, nestling.Plan(), 1.0, labels[k], None),
+            ClientContext(twin, None, nestling.Plan(), 1.0, labels[k], None),
             samples[k],
             lambda chosen, k=k: wobble.one(k, chosen),
             how,

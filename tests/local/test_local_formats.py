@@ -9,7 +9,7 @@ from torch import nn
 
 from nestling.kernels import memory_format as formats
 from nestling.kernels.kn2row import Kn2row
-from nestling.kernels.memory_format import fast_format
+from nestling.kernels.memory_format import set_memory_format
 
 
 def products_in(model):
@@ -22,7 +22,7 @@ def products_in(model):
 def test_outputs_and_gradients_stay(name, wide, monkeypatch):
     monkeypatch.setattr(formats, "_WIDE", wide)
     net, other = (copy.deepcopy(net_of(name)[0]) for _ in range(2))
-    fast_format(other, inputs_of(name, count=1))
+    set_memory_format(other, inputs_of(name, count=1))
     assert bool(products_in(other)) == (wide == 6 and name in ("cnn", "preresnet18", "vgg16"))
     assert {key: value.shape for key, value in other.state_dict().items()} == {
         key: value.shape for key, value in net.state_dict().items()
@@ -49,7 +49,7 @@ def seen_by(model, inputs):
 
 def test_wide_convolutions_read_channels_first_wherever_they_stand():
     model = nn.Sequential(nn.Conv2d(3, 256, 3), nn.Conv2d(256, 256, 3), nn.Conv2d(256, 8, 3), nn.Conv2d(8, 256, 3))
-    fast_format(model)
+    set_memory_format(model)
     last = [layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model]
     assert last == [True, False, True, True]
     assert seen_by(model, torch.randn(2, 3, 12, 12))[1] is False
@@ -59,7 +59,7 @@ def test_wide_convolutions_read_channels_first_wherever_they_stand():
 def test_a_format_survives_weights_of_another():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
     given = {name: torch.randn_like(value) for name, value in model.state_dict().items()}
-    fast_format(model)
+    set_memory_format(model)
     model.load_state_dict(given)
     assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in model)
     assert all(torch.equal(model.state_dict()[name], value) for name, value in given.items())
@@ -72,10 +72,10 @@ def test_wide_convolutions_of_small_images_are_products():
         *(nn.Conv2d(256, 256, **same), nn.Conv2d(256, 255, **same), nn.Conv2d(255, 256, **same)),
         *(nn.Conv2d(256, 256, **same, groups=2), nn.Conv2d(256, 256, 1)),
     )
-    fast_format(model)
+    set_memory_format(model)
     assert products_in(model) == []  # nobody said how large images are
     model.eval()
-    fast_format(model, torch.zeros(1, 3, 8, 8))
+    set_memory_format(model, torch.zeros(1, 3, 8, 8))
     assert products_in(model) == ["3", "7"]
     assert not model.training
     assert not any(layer._forward_hooks for layer in model)
@@ -95,7 +95,7 @@ class Around(nn.Module):
 def test_a_convolution_of_images_of_several_sizes_counts_by_the_largest():
     for size, products in ((5, []), (4, ["conv"])):
         model = Around(lambda conv, images: conv(images).mean() + conv(images[..., :2, :2]).mean())
-        fast_format(model, torch.zeros(1, 256, size, size))
+        set_memory_format(model, torch.zeros(1, 256, size, size))
         assert products_in(model) == products
         assert model.training
 
@@ -103,6 +103,6 @@ def test_a_convolution_of_images_of_several_sizes_counts_by_the_largest():
 def test_asking_for_sizes_draws_nothing_and_fits_the_precision_of_the_model():
     model = Around(lambda conv, images: conv(images + torch.rand_like(images))).double()
     before = torch.get_rng_state()
-    fast_format(model, torch.zeros(1, 256, 2, 2))
+    set_memory_format(model, torch.zeros(1, 256, 2, 2))
     assert torch.equal(before, torch.get_rng_state())
     assert products_in(model) == ["conv"]

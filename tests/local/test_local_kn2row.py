@@ -17,7 +17,7 @@ from nestling.kernels import kn2row
 from nestling.kernels import memory_format as formats
 from nestling.kernels.grouped_layers import Grouped
 from nestling.kernels.kn2row import Kn2row, _derivatives, can_be_products
-from nestling.kernels.memory_format import fast_format
+from nestling.kernels.memory_format import set_memory_format
 from nestling.settings import LocalTraining
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=150, database=None)
@@ -158,7 +158,7 @@ def test_clients_of_a_cohort_may_have_them(name, monkeypatch):
     """A number of clients that somebody asked for may train together however wide their model is."""
     monkeypatch.setattr(formats, "_WIDE", 6)
     net = copy.deepcopy(net_of(name)[0])
-    fast_format(net, inputs_of(name, count=1))
+    set_memory_format(net, inputs_of(name, count=1))
     assert any(isinstance(module, Kn2row) for module in net.modules())
     inputs, targets = inputs_of(name), torch.arange(5)
     layout = verdict(net, inputs, targets).layout

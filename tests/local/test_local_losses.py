@@ -19,11 +19,11 @@ from nestling.methods.parts.losses import cross_entropy, masked
 def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
     net, axes = net_of("cnn")
     labels = torch.tensor(sorted(held))
-    learner = learner_of(net, axes, ratio, labels=labels)
+    context = learner_of(net, axes, ratio, labels=labels)
     inputs = inputs_of("cnn", 6, seed)
     targets = labels[torch.arange(6) % len(labels)]
-    loss, logits = cross_entropy(learner, inputs, targets)
-    plain = learner.model(inputs)
+    loss, logits = cross_entropy(context, inputs, targets)
+    plain = context.model(inputs)
     for k in range(10):
         assert torch.equal(logits[:, k], plain[:, k] if k in held else torch.zeros(6, dtype=torch.float64))
     # zero, not −∞: an absent class still takes its share exp(0) of the probability
@@ -32,7 +32,7 @@ def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
     torch.testing.assert_close(loss, expected)
     loss.backward()
     absent = torch.tensor([k for k in range(10) if k not in held], dtype=torch.long)
-    head = learner.model.head
+    head = context.model.head
     assert not head.weight.grad[absent].any()
     assert not head.bias.grad[absent].any()
     assert head.weight.grad[labels].any(1).all()
@@ -40,10 +40,10 @@ def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
 
 def test_without_labels_nothing_is_masked():
     net, axes = net_of("cnn")
-    learner = learner_of(net, axes, 0.5)
+    context = learner_of(net, axes, 0.5)
     inputs, targets = inputs_of("cnn"), torch.arange(5)
-    loss, logits = cross_entropy(learner, inputs, targets)
-    assert torch.equal(logits, learner.model(inputs))
+    loss, logits = cross_entropy(context, inputs, targets)
+    assert torch.equal(logits, context.model(inputs))
     assert torch.equal(loss, F.cross_entropy(logits, targets))
     assert masked(logits, None) is logits
 

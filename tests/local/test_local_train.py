@@ -177,20 +177,20 @@ def test_a_client_in_evaluation_mode_trains_in_training_mode():
 
 def test_static_norms_keep_their_statistics_while_training():
     net, axes = net_of("cnn")
-    learner = learner_of(net, axes, 0.5)
-    make_static(learner.model)
-    before = copy.deepcopy(learner.model.state_dict())
+    context = learner_of(net, axes, 0.5)
+    make_static(context.model)
+    before = copy.deepcopy(context.model.state_dict())
     inputs, targets = inputs_of("cnn", 9), torch.arange(9)
     train(
-        learner,
+        context,
         torch.arange(9),
         lambda chosen: (inputs[chosen], targets[chosen]),
         LocalTraining(epochs=1, batch=4),
         lr=0.1,
         generator=generator(),
     )
-    parameters = dict(learner.model.named_parameters())
-    for name, new in learner.model.state_dict().items():
+    parameters = dict(context.model.named_parameters())
+    for name, new in context.model.state_dict().items():
         assert torch.equal(new, before[name]) == (name not in parameters), name
 
 

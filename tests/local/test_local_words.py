@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from nestling.cut import Plan
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.losses import cross_entropy, entropy, masked
 from nestling.tasks.language import IGNORED, LanguageTask
 
@@ -101,8 +101,8 @@ def test_figures_that_are_no_numbers_are_none():
     assert NEXT.measure({"all": (1, 1e9, 0), "no_oov": (1, 1.0, 1), "no_oov_eos": (1, 1.0, 1)})["perplexity"] is None
 
 
-def learner(model=None, labels=None, absent=0):
-    return Learner(model or nn.Identity(), None, Plan(), 1.0, labels, np.random.default_rng(0), absent=absent)
+def context(model=None, labels=None, absent=0):
+    return ClientContext(model or nn.Identity(), None, Plan(), 1.0, labels, np.random.default_rng(0), absent=absent)
 
 
 @LAWS
@@ -117,10 +117,10 @@ def test_absent_rows_count_as_zeros_in_closed_form(seed, held, words):
     if words:
         places[0, 1] = IGNORED
     targets = torch.where(places < 0, places, labels[places.clamp(min=0)])
-    wanted, full = entropy(learner(), masked(logits, labels), targets)
+    wanted, full = entropy(context(), masked(logits, labels), targets)
     (slope,) = torch.autograd.grad(wanted, logits)
     own = logits.detach()[..., labels].requires_grad_()
-    loss, said = entropy(learner(absent=12 - len(labels)), own, places)
+    loss, said = entropy(context(absent=12 - len(labels)), own, places)
     (own_slope,) = torch.autograd.grad(loss, own)
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-12)
     assert torch.allclose(own_slope, slope[..., labels], rtol=1e-10, atol=1e-14)
@@ -132,5 +132,5 @@ def test_absent_rows_count_as_zeros_in_closed_form(seed, held, words):
 def test_padding_does_not_count():
     model = nn.Embedding(4, 4)
     ids = torch.tensor([[0, 1, 3]])
-    loss, logits = cross_entropy(learner(model), ids, torch.tensor([[1, 2, IGNORED]]))
+    loss, logits = cross_entropy(context(model), ids, torch.tensor([[1, 2, IGNORED]]))
     assert loss.item() == pytest.approx(F.cross_entropy(logits[0, :2], torch.tensor([1, 2])).item())

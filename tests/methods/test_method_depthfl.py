@@ -16,7 +16,7 @@ from torch import nn
 import nestling
 from nestling.errors import MethodError
 from nestling.methods import Turn
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining
@@ -143,7 +143,7 @@ class Says(nn.Module):
 
 
 def learner_of(model, round=1, labels=None):
-    return Learner(model, None, None, 1.0, labels, np.random.default_rng(0), (1.0,), round)
+    return ClientContext(model, None, None, 1.0, labels, np.random.default_rng(0), (1.0,), round)
 
 
 def by_hand(said, targets, weight):

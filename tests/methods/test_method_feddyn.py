@@ -14,11 +14,11 @@ from nestling.data import Partition, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, MethodError
 from nestling.experiment import resume
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.runner import Silent, run
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.methods import make
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import corrected, gradients, tilted, with_feddyn
@@ -36,7 +36,7 @@ class Weights(nn.Module):
         self.w = nn.Parameter(values.clone())
 
 
-def learner(values, memory):
+def context(values, memory):
     return SimpleNamespace(model=Weights(values), memory=memory)
 
 
@@ -57,7 +57,7 @@ def test_slices_of_a_quadratic_come_to_rest_where_the_sum_of_losses_does(seed, p
             n, a, b = held[k], tables[k], wanted[k]
             g = memories[k].get("feddyn/w", torch.zeros(n, dtype=torch.float64))
             best = torch.linalg.solve(a.T @ a + alpha * torch.eye(n), a.T @ b + g + alpha * w[:n])
-            memories[k] = gradients(learner(best, memories[k]), {"w": w[:n]}, alpha)
+            memories[k] = gradients(context(best, memories[k]), {"w": w[:n]}, alpha)
             total[:n] += best
             count[:n] += 1
         merged = torch.where(count > 0, total / count.clamp(min=1), w)
@@ -165,13 +165,13 @@ def test_depthfl_with_feddyn_is_another_run_and_the_same_after_a_break(tmp_path)
 
 def test_what_nobody_held_keeps_its_value():
     """Only the shallowest take part in the third round: deeper stages stay to the last bit, though their h is not 0."""
-    made = setting(Blueprint(DEPTHFL))
-    engine = LocalEngine(partial(Workshop, made))
+    made = setting(Overrides(DEPTHFL))
+    engine = LocalEngine(partial(Worker, made))
     server = Server.start(made, None)
     for _ in range(2):
-        server, _ = play(made, server, engine)
-    shallow = setting(Blueprint(DEPTHFL.with_settings(["fleet.levels='0.2'", "fleet.assign=fixed"])))
-    after, _ = play(shallow, server, LocalEngine(partial(Workshop, shallow)))
+        server, _ = run_round(made, server, engine)
+    shallow = setting(Overrides(DEPTHFL.with_settings(["fleet.levels='0.2'", "fleet.assign=fixed"])))
+    after, _ = run_round(shallow, server, LocalEngine(partial(Worker, shallow)))
     deep = [name for name in server.state if name.startswith("deeper.")]
     assert all(torch.equal(after.state[name], server.state[name]) for name in deep)
     assert all(
@@ -193,7 +193,7 @@ def test_clients_that_change_nothing_change_nothing():
         clients=3,
     )
     assert torch.equal(corrected(task, 0.1).state["w"], state["w"])
-    told = tilted(learner(state["w"], {}), None, None, lambda *_: (torch.tensor(1.5), None))
+    told = tilted(context(state["w"], {}), None, None, lambda *_: (torch.tensor(1.5), None))
     assert told[0] == 1.5
 
 
@@ -212,6 +212,6 @@ def test_other_refusals():
         with_feddyn(with_feddyn(fedavg(), 0.1), 0.1)
     for server in ("server.optimizer=fedavgm", "server.weighting=samples"):
         with pytest.raises(ConfigError, match=r"plain mean of its clients: .*, not"):
-            setting(Blueprint(DEPTHFL.with_settings([server])))
+            setting(Overrides(DEPTHFL.with_settings([server])))
     assert make("depthfl", {"feddyn": 0}).remember is None
     assert with_feddyn(fedavg(), 0.1).weighting == "none", "clients count alike, though FedAvg's do not"

@@ -14,7 +14,7 @@ from nestling.client.train import train
 from nestling.cut import Plan
 from nestling.methods import fjord as module
 from nestling.methods import make
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.nets import example
 from nestling.settings import LocalTraining
 
@@ -37,7 +37,7 @@ def learner_of(name, ratio, draw, labels=None):
     net, axes = net_of(name)
     plan = make("fjord").plan(turn_of(axes, ratio))
     model = nestling.submodel(net, axes, plan).double().train()
-    return Learner(model=model, axes=axes, plan=plan, ratio=ratio, labels=labels, draw=draw)
+    return ClientContext(model=model, axes=axes, plan=plan, ratio=ratio, labels=labels, draw=draw)
 
 
 def batch_of(name, count=5):
@@ -63,11 +63,11 @@ def explicit(name, width):
 def test_widths_are_drawn_evenly_up_to_the_clients_own(monkeypatch, ratio, widths, possible, named):
     drawn = Counter()
 
-    def narrow(learner, width):
+    def narrow(context, width):
         drawn[width] += 1
         return torch.nn.Identity(), {}
 
-    def whole(learner, inputs, targets):
+    def whole(context, inputs, targets):
         drawn[ratio] += 1
         return torch.zeros(()), inputs
 
@@ -75,11 +75,11 @@ def test_widths_are_drawn_evenly_up_to_the_clients_own(monkeypatch, ratio, width
     monkeypatch.setattr(module, "cross_entropy", whole)
     chosen, levels = (list(widths), (0.1, 0.9)) if named == "as an option" else ([], tuple(sorted(widths)))
     loss = make("fjord", {"widths": chosen, "distill": False}).loss
-    learner = Learner(
+    context = ClientContext(
         model=None, axes=None, plan=None, ratio=ratio, labels=None, draw=np.random.default_rng(0), levels=levels
     )
     for _ in range(1000):
-        loss(learner, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
+        loss(context, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long))
     assert sorted(drawn) == possible
     expected = 1000 / len(possible)
     assert sum((often - expected) ** 2 / expected for often in drawn.values()) < 30
@@ -88,8 +88,8 @@ def test_widths_are_drawn_evenly_up_to_the_clients_own(monkeypatch, ratio, width
 @pytest.mark.parametrize("name", NETS)
 def test_without_distillation_it_is_the_loss_of_the_width(name):
     inputs, targets = batch_of(name)
-    learner = learner_of(name, 0.8, Fixed(1))
-    loss, logits = make("fjord", {"distill": False, "widths": WIDTHS}).loss(learner, inputs, targets)
+    context = learner_of(name, 0.8, Fixed(1))
+    loss, logits = make("fjord", {"distill": False, "widths": WIDTHS}).loss(context, inputs, targets)
     wanted = explicit(name, 0.4)(inputs)
     torch.testing.assert_close(logits, wanted)
     torch.testing.assert_close(loss, F.cross_entropy(wanted, targets))
@@ -98,8 +98,8 @@ def test_without_distillation_it_is_the_loss_of_the_width(name):
 @pytest.mark.parametrize("name", NETS)
 def test_with_distillation_the_narrow_model_learns_from_the_clients_own(name):
     inputs, targets = batch_of(name)
-    learner = learner_of(name, 0.8, Fixed(0))
-    loss, logits = make("fjord", {"widths": WIDTHS}).loss(learner, inputs, targets)
+    context = learner_of(name, 0.8, Fixed(0))
+    loss, logits = make("fjord", {"widths": WIDTHS}).loss(context, inputs, targets)
     loss.backward()
     teacher, student = explicit(name, 0.8), explicit(name, 0.2)
     said, follows = teacher(inputs), student(inputs)
@@ -112,10 +112,10 @@ def test_with_distillation_the_narrow_model_learns_from_the_clients_own(name):
     soft.backward()
     net, axes = net_of(name)
     whole = {key: torch.zeros_like(value, dtype=torch.float64) for key, value in net.state_dict().items()}
-    for key, parameter in learner.model.named_parameters():
+    for key, parameter in context.model.named_parameters():
         shape = whole[key].shape
         numbers = whole | {key: torch.arange(whole[key].numel(), dtype=torch.float64).view(shape)}
-        mine = nestling.extract(axes, learner.plan, numbers)[key]
+        mine = nestling.extract(axes, context.plan, numbers)[key]
         inner = nestling.extract(axes, nestling.plan(axes, 0.2), numbers)[key]
         wanted = teacher.get_parameter(key).grad.clone()
         wanted[torch.isin(mine, inner)] += student.get_parameter(key).grad.flatten()
@@ -125,12 +125,12 @@ def test_with_distillation_the_narrow_model_learns_from_the_clients_own(name):
 @pytest.mark.parametrize("distill", [True, False])
 def test_at_the_clients_own_width_it_is_plain(distill):
     inputs, targets = batch_of("cnn")
-    learner = learner_of("cnn", 0.4, Fixed(1))
-    loss, logits = make("fjord", {"distill": distill, "widths": WIDTHS}).loss(learner, inputs, targets)
+    context = learner_of("cnn", 0.4, Fixed(1))
+    loss, logits = make("fjord", {"distill": distill, "widths": WIDTHS}).loss(context, inputs, targets)
     wanted = explicit("cnn", 0.4)(inputs)
     torch.testing.assert_close(logits, wanted)
     torch.testing.assert_close(loss, F.cross_entropy(wanted, targets))
-    assert not learner.scratch
+    assert not context.scratch
 
 
 @pytest.mark.parametrize("distill", [True, False])
@@ -139,9 +139,9 @@ def test_training_with_it_comes_again(distill):
     inputs, targets = batch_of("cnn", 9)
     scratch, states = {}, []
     for _ in range(2):
-        learner = replace(learner_of("cnn", 0.6, np.random.default_rng(3)), scratch=scratch)
+        context = replace(learner_of("cnn", 0.6, np.random.default_rng(3)), scratch=scratch)
         train(
-            learner,
+            context,
             torch.arange(9),
             lambda chosen: (inputs[chosen], targets[chosen]),
             LocalTraining(epochs=3, batch=3),
@@ -149,7 +149,7 @@ def test_training_with_it_comes_again(distill):
             generator=torch.Generator().manual_seed(0),
             loss=make("fjord", {"distill": distill, "widths": WIDTHS}).loss,
         )
-        states.append(learner.model.state_dict())
+        states.append(context.model.state_dict())
     assert sum(isinstance(key, Plan) for key in scratch) == 2  # narrower networks, once each
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     whole = learner_of("cnn", 0.6, None).model.state_dict()
@@ -160,7 +160,7 @@ def test_composed_with_a_mask_it_masks_every_width():
     inputs, _ = batch_of("cnn")
     labels = torch.tensor([2, 5])
     targets = labels[torch.arange(5) % 2]
-    learner = learner_of("cnn", 0.8, Fixed(0), labels)
-    _, logits = replace(make("fjord", {"distill": False, "widths": WIDTHS}), masked=True).loss(learner, inputs, targets)
+    context = learner_of("cnn", 0.8, Fixed(0), labels)
+    _, logits = replace(make("fjord", {"distill": False, "widths": WIDTHS}), masked=True).loss(context, inputs, targets)
     absent = [k for k in range(10) if k not in (2, 5)]
     assert not logits[:, absent].any()

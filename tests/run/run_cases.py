@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from nestling.experiment import resume, run
-from nestling.experiment.jobs import TrainMany
+from nestling.experiment.jobs import GroupJob
 from nestling.experiment.setting import setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 from nestling.methods.parts.losses import cross_entropy
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
@@ -64,26 +64,26 @@ def told(folder):
     return Path(folder, "metrics.jsonl").read_bytes(), summary, Path(folder, "model.safetensors").read_bytes()
 
 
-def deadly(learner, inputs, targets, path):
+def deadly(context, inputs, targets, path):
     """A loss that once, in the middle of a round, kills the process that computes it."""
-    if not Path(path).exists() and learner.round == 1 and learner.ratio < 1:
+    if not Path(path).exists() and context.round == 1 and context.ratio < 1:
         Path(path).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return cross_entropy(learner, inputs, targets)
+    return cross_entropy(context, inputs, targets)
 
 
-class Fatal(Workshop):
-    """A workshop that ends its process, unless that is the main one, when it is given a job of some kind.
+class Fatal(Worker):
+    """A worker that ends its process, unless that is the main one, when it is given a job of some kind.
 
     That is one which trains a certain client, or more clients than so many at once, or is of a certain type.
     """
 
-    def __init__(self, blueprint, client=None, most=100, kinds=(), log=os.devnull):
-        super().__init__(setting(blueprint))
+    def __init__(self, overrides, client=None, most=100, kinds=(), log=os.devnull):
+        super().__init__(setting(overrides))
         self._fatal, self._most, self._kinds, self._log = client, most, kinds, log
 
     def __call__(self, job):
-        jobs = job.jobs if isinstance(job, TrainMany) else [job]
+        jobs = job.jobs if isinstance(job, GroupJob) else [job]
         named = self._fatal is not None and any(getattr(one, "client", None) == self._fatal for one in jobs)
         if named or len(jobs) > self._most or type(job).__name__ in self._kinds:
             with open(self._log, "a") as log:

@@ -16,7 +16,7 @@ from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, RunError
 from nestling.experiment.built import built
-from nestling.experiment.runner import _workshop
+from nestling.experiment.runner import _worker
 from nestling.kernels import cross_entropy as entropies
 from nestling.kernels import fused_sgd as descent
 from nestling.kernels.grouped_layers import Grouped
@@ -173,7 +173,7 @@ def test_gradients_are_right_with_several_threads(threads):
 
 
 class Counting:
-    """A workshop that tells how many threads its process computes with."""
+    """A worker that tells how many threads its process computes with."""
 
     def __call__(self, job):
         return torch.get_num_threads()
@@ -181,7 +181,7 @@ class Counting:
 
 @pytest.mark.slow
 def test_worker_processes_use_so_many_threads_too():
-    engine = LocalEngine(partial(_workshop, 2, Counting), workers=2)
+    engine = LocalEngine(partial(_worker, 2, Counting), workers=2)
     try:
         assert [reply.value for reply in engine.work([0, 1])] == [2, 2]
     finally:

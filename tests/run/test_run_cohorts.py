@@ -21,10 +21,10 @@ from nestling.errors import ConfigError, DataError, TrainingError
 from nestling.events import collect
 from nestling.experiment import resume, run
 from nestling.experiment.cohorts import groups, table
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 small = partial(alone, cohort="auto")
@@ -50,7 +50,7 @@ def exactly(monkeypatch):
 
 
 def divided(experiment, round=1, **own):
-    made = setting(Blueprint(experiment, **own))
+    made = setting(Overrides(experiment, **own))
     clients = made.sample(round)
     ratios = {client: made.level(client, round).ratio for client in clients}
     plans = {client: made.method.plan(made.turn(client, ratios[client], round)) for client in clients}
@@ -117,17 +117,17 @@ def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(
     rounds, states = [], []
     for cohort in (3, "off"):
         how = small(method=method, options=options, model=model, data=many, fleet=fleet, cohort=cohort)
-        made = setting(Blueprint(how.with_settings([f"server.weighting={weighting}"])))
-        workshop, means = Workshop(made), []
+        made = setting(Overrides(how.with_settings([f"server.weighting={weighting}"])))
+        worker, means = Worker(made), []
 
-        def work(job, workshop=workshop, means=means):
-            reply = workshop(job)
+        def work(job, worker=worker, means=means):
+            reply = worker(job)
             means += [len(update.clients) for update in (reply if isinstance(reply, list) else [reply])]
             return reply
 
         ticks = []
         engine = LocalEngine(lambda work=work: work)
-        server, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
+        server, told = run_round(made, Server.start(made, None), engine, partial(ticks.append, 1))
         assert sum(means) == len(ticks) == told["clients"] == 9
         assert (max(means) > 1) == (cohort == 3 and method != "fed-dropout")  # whose slices are all different
         rounds.append(told)
@@ -177,7 +177,7 @@ def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypa
     monkeypatch.setattr(sys.modules["nestling.experiment.cohorts"], "_ROOM", room)
     fleet = FleetSettings(clients=100, per_round=100, levels="d")
     how = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, cohort="auto")
-    made = setting(Blueprint(how))
+    made = setting(Overrides(how))
     assert max(len(one.clients) for one in divided(how)[2]) == size
     assert size * made.cost(made.submodel(1 / 8)).memory <= max(room, made.cost(made.whole()).memory)
 
@@ -232,7 +232,7 @@ def test_cohorts_hold_clients_of_like_numbers_of_samples():
         fleet=FleetSettings(clients=12, per_round=12, levels="a"),
         cohort=4,
     )
-    made = setting(Blueprint(experiment))
+    made = setting(Overrides(experiment))
     counts = [[len(made.partition.train[client]) for client in one.clients] for one in divided(experiment)[2]]
     ranges = sorted((min(part), max(part)) for part in counts)
     assert len(ranges) == 3
@@ -246,8 +246,8 @@ def test_wide_models_and_other_losses_train_one_by_one():
     narrow = small(fleet=fleet, model=Model(name="cnn", options={"widths": [4, 8, 8, 16]}))
     assert all(one.layout == "channels" for one in divided(narrow)[2])
     assert not any(one.layout for one in divided(small(fleet=fleet, method="fjord", cohort=4))[2])
-    made = setting(Blueprint(small(fleet=fleet)))
-    keeping = replace(made.method, remember=lambda learner, sent: {})
+    made = setting(Overrides(small(fleet=fleet)))
+    keeping = replace(made.method, remember=lambda context, sent: {})
     assert not any(one.layout for one in divided(small(fleet=fleet, cohort=4), method=keeping)[2])
 
 
@@ -261,16 +261,16 @@ def test_the_table_was_measured():
 @pytest.mark.slow
 def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
     """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
-    blueprint = Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3))
-    made = setting(blueprint)
+    overrides = Overrides(small(data=CLASSES, fleet=FLEET, cohort=3))
+    made = setting(overrides)
     client = made.sample(1)[0]
     servers = []
     for engine in (
-        LocalEngine(partial(Workshop, made)),
-        LocalEngine(partial(Fatal, blueprint, client=client, log=tmp_path / "log"), 2),
+        LocalEngine(partial(Worker, made)),
+        LocalEngine(partial(Fatal, overrides, client=client, log=tmp_path / "log"), 2),
     ):
         ticks = []
-        server, told = play(made, Server.start(made, None), engine, partial(ticks.append, 1))
+        server, told = run_round(made, Server.start(made, None), engine, partial(ticks.append, 1))
         engine.close()
         assert (told["clients"], told["dropped"], len(ticks)) == (8, 0, 8)
         servers.append(server)
@@ -279,18 +279,18 @@ def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there
 
 
 def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monkeypatch):
-    made = setting(Blueprint(small(data=CLASSES, fleet=FLEET, cohort=3)))
-    alone = setting(Blueprint(small(data=CLASSES, fleet=FLEET, cohort="off")))
+    made = setting(Overrides(small(data=CLASSES, fleet=FLEET, cohort=3)))
+    alone = setting(Overrides(small(data=CLASSES, fleet=FLEET, cohort="off")))
 
     def refuse(*_):
         raise TrainingError("no room for all of them")
 
-    monkeypatch.setattr(Workshop, "_together", refuse)
+    monkeypatch.setattr(Worker, "_together", refuse)
     with collect() as events:
-        server, _ = play(made, Server.start(made, None), LocalEngine(partial(Workshop, made)))
+        server, _ = run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))
     assert {event.kind for event in events} == {"cohort split"}
     assert "trained one by one, not together: no room for all of them" in events[0].message
-    other, _ = play(alone, Server.start(alone, None), LocalEngine(partial(Workshop, alone)))
+    other, _ = run_round(alone, Server.start(alone, None), LocalEngine(partial(Worker, alone)))
     for name, tensor in other.state.items():  # one after another; means of several are taken in another order
         assert torch.allclose(server.state[name], tensor, atol=1e-6)
 

@@ -12,7 +12,7 @@ from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment import load, resume, run
 from nestling.experiment.checkpoint import read, saved
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.settings import Evaluate
 from nestling.upload import Upload
 
@@ -92,7 +92,7 @@ def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, how):
 
 
 def test_no_flipped_bit_goes_unnoticed(copy):
-    made = setting(Blueprint(experiment()))
+    made = setting(Overrides(experiment()))
     for path in [*saved(copy)[-1].iterdir(), copy / "private" / belongings(copy, "private", 1)[0].rpartition("/")[2]]:
         for place in (0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.999):
             flip(path, place)

@@ -13,8 +13,8 @@ from nestling.data import Lazy, Text, Vocabulary, load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
 from nestling.experiment import find, resume, run
-from nestling.experiment.ready import _asked
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.norm_statistics import _asked
+from nestling.experiment.setting import Overrides, setting
 from nestling.methods import names
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model, ServerSettings
 
@@ -100,7 +100,7 @@ def test_every_method_with_empty_clients(method):
 def test_statistics_are_asked_of_clients_with_samples():
     empty = tuple(range(1, 8))
     experiment = tiny(evaluate=Evaluate(statistics_clients=1, samples=60))
-    made = setting(Blueprint(experiment, partition=shares(empty=empty)))
+    made = setting(Overrides(experiment, partition=shares(empty=empty)))
     assert {_asked(made, round) for round in range(20)} == {(0,)}
     assert run(experiment, partition=shares(empty=empty)).summary["final"]["global_accuracy"] is not None
 

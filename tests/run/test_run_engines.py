@@ -22,13 +22,13 @@ from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.experiment import jobs as asked
 from nestling.experiment.built import built
-from nestling.experiment.jobs import Gather, Train
-from nestling.experiment.round import play
+from nestling.experiment.jobs import NormStatisticsJob, Train
+from nestling.experiment.round import run_round
 from nestling.experiment.runner import run
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.experiment.slices import Slices
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
@@ -43,7 +43,7 @@ SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, statistics_batc
 def test_a_slice_lives_while_somebody_works_on_it(monkeypatch):
     """Random sets: every client has a slice of its own, and none may wait for all the others."""
     fleet = FleetSettings(clients=8, per_round=8, levels="b-d")
-    made = setting(Blueprint(small(method="fed-dropout", fleet=fleet, cohort="off")))
+    made = setting(Overrides(small(method="fed-dropout", fleet=fleet, cohort="off")))
     alive, most = weakref.WeakSet(), []
     whole = Server.slice
 
@@ -54,7 +54,7 @@ def test_a_slice_lives_while_somebody_works_on_it(monkeypatch):
         return state
 
     monkeypatch.setattr(Server, "slice", watched)
-    play(made, Server.start(made, None), LocalEngine(partial(Workshop, made)))
+    run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))
     assert len(most) == 8
     assert max(most) <= 2
 
@@ -196,25 +196,25 @@ class Far(TorchDispatchMode):
 @pytest.mark.parametrize("method", ["heterofl", "fjord", "fedprox"])
 def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(method):
     data = Data(name="digits", samples=400, partition="classes", classes_per_client=3, augment="crop-flip")
-    made = setting(Blueprint(small(method=method, data=data)))
-    workshop = Workshop(made, torch.device("meta"))
+    made = setting(Overrides(small(method=method, data=data)))
+    worker = Worker(made, torch.device("meta"))
     server = Server.start(made, None)
     plan = made.method.plan(made.turn(0, 0.5, 1))
     state = server.slice(made, plan)
     chosen = torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True)  # FjORD picks by a mask
     with chosen, Far(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
-        update = workshop(Train(0, 1, 0.5, plan, state, 0.1))
-        told = workshop(Gather(plan, state, (0, 1), 50))
-        logits = workshop(asked.Test(plan, state, "test", 0, 30))
-    assert all(parameter.is_meta for kept in workshop._models._kept.values() for parameter in kept.model.parameters())
+        update = worker(Train(0, 1, 0.5, plan, state, 0.1))
+        told = worker(NormStatisticsJob(plan, state, (0, 1), 50))
+        logits = worker(asked.Test(plan, state, "test", 0, 30))
+    assert all(parameter.is_meta for kept in worker._models._kept.values() for parameter in kept.model.parameters())
     for tensor in [*update.state.values(), *told[0].values(), logits]:
         assert tensor.device.type == "cpu"
     assert all(value.dtype == torch.float64 for value in told[0].values())
 
 
 def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
-    made = setting(Blueprint(small()))
+    made = setting(Overrides(small()))
     for device, last in (("cpu", True), ("meta", False)):
         net = built(made, made.submodel(1.0), 1.0, torch.device(device))
         weights = [module.weight for module in net.modules() if isinstance(module, nn.Conv2d)]
@@ -227,7 +227,7 @@ def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
 def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_path):
     wide = Model(name="cnn", options={"widths": [4, 8, 256, 256]})
     experiment = small(method=method, model=wide, rounds=2, fleet=FleetSettings(clients=4, per_round=3, levels="a-b"))
-    made = setting(Blueprint(experiment))
+    made = setting(Overrides(experiment))
     net = built(made, made.submodel(1.0), 1.0)
     assert [type(module) for module in net.modules() if isinstance(module, nn.Conv2d)][-1] is Kn2row
     for workers in (1, 2):
@@ -237,13 +237,13 @@ def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_pa
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
     """With another default device, everything must still be where the experiment says."""
-    made = setting(Blueprint(small(method="fjord")))
+    made = setting(Overrides(small(method="fjord")))
     server, plan = Server.start(made, None), made.method.plan(made.turn(0, 0.5, 1))
     job = Train(0, 1, 0.5, plan, server.slice(made, plan), 0.1)
-    wanted = Workshop(made)(job)
+    wanted = Worker(made)(job)
     torch.set_default_device("meta")
     try:
-        found = Workshop(made)(job)
+        found = Worker(made)(job)
     finally:
         torch.set_default_device(None)
     assert same_state(found.state, wanted.state)
@@ -277,10 +277,10 @@ def test_mixed_precision_learns_what_full_precision_does(half):
 
 def test_mixed_precision_reaches_the_training_loop():
     """A step in half precision is another than one in full, and its weights stay in full precision."""
-    made = setting(Blueprint(small(local=LocalTraining(lr=0.05, epochs=1, batch=20))))
+    made = setting(Overrides(small(local=LocalTraining(lr=0.05, epochs=1, batch=20))))
     server, plan = Server.start(made, None), made.method.plan(made.turn(0, 0.5, 1))
     job = Train(0, 1, 0.5, plan, server.slice(made, plan), 0.1)
-    full, mixed = Workshop(made), Workshop(made)
+    full, mixed = Worker(made), Worker(made)
     mixed._half = torch.bfloat16
     one, two = full(job), mixed(job)
     assert not same_state(one.state, two.state)

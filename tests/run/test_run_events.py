@@ -15,7 +15,7 @@ from nestling.events import Event, EventLog, forward, report
 from nestling.experiment import resume, run
 from nestling.experiment.checkpoint import saved
 from nestling.experiment.runner import Silent
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 from nestling.methods import make
 from nestling.settings import Evaluate, Experiment, FleetSettings, read
 
@@ -54,8 +54,8 @@ def test_parts_of_an_evaluation_that_every_worker_is_lost_with_are_done_in_the_m
     few = {**SHORT, "rounds": 1, "fleet": FleetSettings(clients=2, per_round=1, levels="a")}
     few["evaluate"] = Evaluate(every=1, samples=50, statistics_clients=1)
     run(small(**few), out=tmp_path / "one")
-    fatal = partial(Fatal, kinds=("Gather", "Test"))
-    monkeypatch.setattr(experiment_module, "_make", lambda blueprint, made: partial(fatal, blueprint))
+    fatal = partial(Fatal, kinds=("NormStatisticsJob", "Test"))
+    monkeypatch.setattr(experiment_module, "_make", lambda overrides, made: partial(fatal, overrides))
     run(small(**few, workers=2), out=tmp_path / "two")
     one, two = told(tmp_path / "one"), told(tmp_path / "two")
     assert (one[0], one[2]) == (two[0], two[2])
@@ -165,7 +165,7 @@ def test_no_memory_anywhere_is_one_sentence(monkeypatch):
     def starve(*_):
         raise MemoryError("4 TB")
 
-    monkeypatch.setattr(Workshop, "_logits", starve)
+    monkeypatch.setattr(Worker, "_logits", starve)
     with pytest.raises(RunFailed, match=r"there is not enough memory \(MemoryError: 4 TB\): use fewer workers"):
         run(small(**SHORT))
 

@@ -12,7 +12,7 @@ from nestling.cut import extract
 from nestling.cut.extract import cuts
 from nestling.errors import NestlingError
 from nestling.experiment import load, resume, run
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.settings import Data, Evaluate, FleetSettings, Model
 
 DATA = Data(name="digits", samples=400, unlabelled=0.25)
@@ -138,15 +138,15 @@ def test_both_networks_can_be_taken_out(tmp_path):
 
 def test_the_server_needs_samples():
     with pytest.raises(NestlingError, match=r"fedmorph needs samples without labels.*data\.unlabelled"):
-        setting(Blueprint(morphing(data=Data(name="digits"))))
+        setting(Overrides(morphing(data=Data(name="digits"))))
 
 
 def test_the_unlabelled_samples_are_nobody_elses():
-    made = setting(Blueprint(morphing(data=Data(name="digits", samples=400, unlabelled=0.25, validation=0.1))))
+    made = setting(Overrides(morphing(data=Data(name="digits", samples=400, unlabelled=0.25, validation=0.1))))
     held = torch.cat([*made.partition.train, made.validation])
     assert len(made.unlabelled) == 100
     assert len(held) == len(held.unique()) == 300
-    assert setting(Blueprint(morphing(data=Data(name="digits", unlabelled_test=True)))).unlabelled.shape[0] == 359
+    assert setting(Overrides(morphing(data=Data(name="digits", unlabelled_test=True)))).unlabelled.shape[0] == 359
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ def test_the_unlabelled_samples_are_nobody_elses():
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(NestlingError, match=message):
-        setting(Blueprint(small(method="fedmorph", options=options, data=DATA)))
+        setting(Overrides(small(method="fedmorph", options=options, data=DATA)))

@@ -7,7 +7,7 @@ import nestling
 from nestling.cut.extract import cuts, extract
 from nestling.experiment import load
 from nestling.experiment.runner import run
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.settings import Data
 
 CLASSES = Data(name="digits", partition="dirichlet", samples=400)
@@ -15,7 +15,7 @@ CLASSES = Data(name="digits", partition="dirichlet", samples=400)
 
 def test_it_is_fedavg_on_the_sub_network(tmp_path):
     pruned = small(method="fedpruned", options={"ratio": 0.5}, data=CLASSES)
-    made = setting(Blueprint(pruned))
+    made = setting(Overrides(pruned))
     plan = made.whole()
     assert plan.runs
     network = nestling.submodel(made.model, made.axes, plan)

@@ -15,11 +15,11 @@ from nestling.client.train import Progress
 from nestling.engines import LocalEngine
 from nestling.experiment import load, resume, run
 from nestling.experiment.jobs import Update
-from nestling.experiment.owns import Owns
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.submodel_means import SubmodelMeans
+from nestling.experiment.worker import Worker
 from nestling.methods import make
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
@@ -39,11 +39,11 @@ def experiment(**changes):
 
 
 def played(chosen, made=None):
-    made = made or setting(Blueprint(chosen))
-    engine = LocalEngine(partial(Workshop, made))
+    made = made or setting(Overrides(chosen))
+    engine = LocalEngine(partial(Worker, made))
     servers = [Server.start(made, None)]
     for _ in range(chosen.rounds):
-        servers.append(play(made, servers[-1], engine)[0])
+        servers.append(run_round(made, servers[-1], engine)[0])
     return made, servers
 
 
@@ -114,7 +114,7 @@ def test_the_worked_example_of_algorithm_2():
 
 
 def test_own_tensors_are_averaged_per_submodel():
-    owns = Owns(frozenset({"step", "count"}))
+    owns = SubmodelMeans(frozenset({"step", "count"}))
     for key, step, count, weight in (("small", 1.0, 3, 1.0), ("small", 4.0, 9, 2.0), ("large", 7.0, 1, 1.0)):
         state = {"step": torch.tensor(step), "count": torch.tensor(count), "other": torch.ones(2)}
         owns.add(Update((0,), Plan(key=key), None, state, Progress(1, 0.0, 0.0)), weight)

@@ -6,7 +6,7 @@ from test_run_presets import price
 
 from nestling.data import from_arrays
 from nestling.experiment.presets import PRESETS, find
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 
 ROWS = [
     preset for preset in PRESETS.values() if preset.repeats.startswith("FedMorph") and "small" not in preset.repeats
@@ -55,14 +55,14 @@ def test_golden_sizes(model, count):
     inputs, targets = torch.zeros(100, 3, 32, 32), torch.arange(100) % 10
     dataset = from_arrays(inputs, targets, (inputs, targets))
     made = setting(
-        Blueprint(find(f"fedmorph-cifar10-{model}-iid").with_settings(["fleet.clients=10"]), dataset=dataset)
+        Overrides(find(f"fedmorph-cifar10-{model}-iid").with_settings(["fleet.clients=10"]), dataset=dataset)
     )
     assert sum(tensor.numel() for tensor in made.model.parameters()) == count
 
 
 def test_the_first_network_has_about_the_square_of_its_ratio():
     experiment = find("fedmorph-mnist-resnet8-iid").with_settings(["data.name=digits", "fleet.clients=10"])
-    made = setting(Blueprint(experiment))
+    made = setting(Overrides(experiment))
     share = made.cost(made.submodel(1.0)).parameters / made.cost(made.whole({})).parameters
     assert share == pytest.approx(0.01, rel=0.5)  # Table 4: 0.0120 on average
 

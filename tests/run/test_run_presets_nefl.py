@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nestling
 from nestling.cut.extract import cuts
 from nestling.experiment.presets import PRESETS, find, laptop, nefl
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.fleet import Fleet, parse_mix
 from nestling.methods import Turn, make
 from nestling.nets import MODELS, build
@@ -215,7 +215,7 @@ def test_small_models_have_submodels_of_all_sizes(model):
 def test_digits_have_a_net_with_blocks(name, model, levels):
     e = find(f"{name}-digits")
     assert (e.method, e.model.name, e.fleet.assign) == (name.removesuffix("-plain"), model, "tiers")
-    made = setting(Blueprint(e))
+    made = setting(Overrides(e))
     assert len({made.submodel(ratio).key for ratio in made.levels.values()}) == levels == len(made.levels)
     smallest = made.submodel(min(made.levels.values()))
     assert len(smallest.blocks) < len(made.axes.blocks), "the smallest leaves out blocks"

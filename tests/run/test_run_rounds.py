@@ -21,15 +21,15 @@ from nestling.cut.extract import cuts
 from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.experiment.evaluate import evaluate
+from nestling.experiment.client_store import ClientStore
+from nestling.experiment.evaluation import evaluate
 from nestling.experiment.jobs import Train
-from nestling.experiment.memory import recall, remember
-from nestling.experiment.private import Drawer
-from nestling.experiment.round import play
+from nestling.experiment.client_tensors import recall, remember
+from nestling.experiment.round import run_round
 from nestling.experiment.runner import run
 from nestling.experiment.server import Server
-from nestling.experiment.setting import Blueprint, setting
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.worker import Worker
 from nestling.methods import make, names
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
@@ -38,11 +38,11 @@ CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_clie
 
 def played(experiment, **own):
     """The setting, and the servers after each round, of an experiment in this process."""
-    made = setting(Blueprint(experiment, **own))
-    engine = LocalEngine(partial(Workshop, made))
+    made = setting(Overrides(experiment, **own))
+    engine = LocalEngine(partial(Worker, made))
     servers = [Server.start(made, None)]
     for _ in range(experiment.rounds):
-        servers.append(play(made, servers[-1], engine)[0])
+        servers.append(run_round(made, servers[-1], engine)[0])
     return made, servers, engine
 
 
@@ -119,13 +119,13 @@ def test_a_round_is_the_mean_of_what_clients_make_of_their_slices():
     """Against the round written out by hand: extract, train, merge with plain tensors."""
     experiment = small(rounds=1, data=CLASSES)
     made, (before, after), _ = played(experiment)
-    workshop = Workshop(made)
+    worker = Worker(made)
     total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
     weight = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
     for client in made.sample(1):
         ratio = made.level(client, 1).ratio
         plan = nestling.plan(made.axes, ratio)
-        update = workshop(Train(client, 1, ratio, plan, extract(made.axes, plan, before.state), 0.05))
+        update = worker(Train(client, 1, ratio, plan, extract(made.axes, plan, before.state), 0.05))
         for name, tensor in update.state.items():
             where = tuple(slice(0, n) for n in tensor.shape)
             labels = made.partition.labels[client]
@@ -145,7 +145,7 @@ def test_rounds_leave_the_server_they_began_with_alone():
     made, servers, engine = played(small(rounds=1, method="standalone"))
     first = servers[0]
     kept = {name: tensor.clone() for name, tensor in first.state.items()}
-    play(made, first, engine)
+    run_round(made, first, engine)
     assert same_state(first.state, kept)
     assert first.round == 0
     assert first.private.clients() == []
@@ -226,7 +226,7 @@ def test_what_version_0_1_kept_without_a_plan_is_found_again(tmp_path):
         small(method="standalone", rounds=1, fleet=FleetSettings(clients=2, per_round=2, levels="d"))
     )
     plan = made.submodel(1 / 8)
-    held, drawer = servers[1].private.get(0), Drawer(tmp_path)
+    held, drawer = servers[1].private.get(0), ClientStore(tmp_path)
     drawer.put(0, 1, held)
     assert same_state(recall(made.cut_axes, drawer, 0, plan, servers[0].state), held)
     remember(made.cut_axes, drawer, 0, plan, held, round=2, untrained=servers[0].state)
@@ -394,7 +394,7 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
     first = run(small(rounds=1), out=tmp_path / "run")
     file = tmp_path / "run" / "model.safetensors"
     net = Model(name="cnn", options=small().model.options, weights=str(file))
-    again = setting(Blueprint(small(model=net)))
+    again = setting(Overrides(small(model=net)))
     started = again.model.state_dict()
     assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in again.parameters)
     with pytest.raises(NestlingError, match=r"nothing\.pt"):
@@ -410,7 +410,7 @@ def test_images_are_resized_for_the_model():
     """Eight pixels become sixteen: a vision transformer then sees 4 × 4 patches."""
     options = {"patch": 4, "width": 12, "depth": 1, "heads": 2}
     experiment = small(rounds=2, model=Model(name="vit-tiny", options=options), data=Data(samples=200, resize=16))
-    made = setting(Blueprint(experiment))
+    made = setting(Overrides(experiment))
     assert made.model.position.weight.shape == (4 * 4 + 1, 12)
     assert made.example().shape == (2, 1, 16, 16)
     assert made.dataset.inputs.shape[1:] == (1, 8, 8), "only batches are large"

@@ -8,7 +8,7 @@ from words_cases import MLM, NWP, double, masked, small
 
 import nestling
 from nestling.cut import Plan, cost
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.settings import Data, FleetSettings, LocalTraining
 
 
@@ -51,7 +51,7 @@ def test_classes_of_images_may_be_selected_too():
 
 
 def test_a_clients_plan_holds_its_words_and_the_special_ones():
-    made = setting(Blueprint(masked(select=True, fleet=FleetSettings(clients=1000, per_round=6, levels="b"))))
+    made = setting(Overrides(masked(select=True, fleet=FleetSettings(clients=1000, per_round=6, levels="b"))))
     client = 17
     plan = made.plan(client, 0.5, 1)
     words = made.partition.labels[client]
@@ -64,7 +64,7 @@ def test_a_clients_plan_holds_its_words_and_the_special_ones():
 
 @pytest.mark.parametrize("level", [1.0, 0.25])
 def test_costs_of_fewer_rows_are_those_of_the_model_that_is_built(level):
-    made = setting(Blueprint(small(select=True)))
+    made = setting(Overrides(small(select=True)))
     for client in (3, 4):
         plan = made.plan(client, level, 1)
         wanted = cost(made.model, made.cut_axes, plan, made.example(1), batch=made.experiment.local.batch)
@@ -75,7 +75,7 @@ def test_costs_of_fewer_rows_are_those_of_the_model_that_is_built(level):
 
 def test_a_client_that_holds_everything_gets_everything():
     data = Data(name="digits", samples=400)
-    made = setting(Blueprint(images(data=data, select=True)))
+    made = setting(Overrides(images(data=data, select=True)))
     assert made.plan(2, 1.0, 1) == Plan(key="full")
 
 

@@ -12,9 +12,9 @@ from nestling.cut import extract
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.experiment import resume, run
-from nestling.experiment.round import play
+from nestling.experiment.round import run_round
 from nestling.experiment.uploads import expected, packed, unpacked
-from nestling.experiment.workshop import Workshop
+from nestling.experiment.worker import Worker
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings
 from nestling.upload import Upload
 
@@ -48,13 +48,13 @@ def test_bytes_are_those_of_the_encoding(upload):
     made, servers, _ = played(experiment)
     sizes = []
 
-    class Counting(Workshop):
+    class Counting(Worker):
         def __call__(self, job):
             answer = super().__call__(job)
             sizes.extend(len(update.upload) for update in (answer if isinstance(answer, list) else [answer]))
             return answer
 
-    server, _ = play(made, servers[0], LocalEngine(lambda: Counting(made)))
+    server, _ = run_round(made, servers[0], LocalEngine(lambda: Counting(made)))
     assert server.counts["bytes_up"] == sum(sizes)
     assert server.counts["bytes_up"] == servers[1].counts["bytes_up"]
     about = [expected(made, made.submodel(ratio)) for ratio in (1.0, 0.125)]

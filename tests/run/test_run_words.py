@@ -13,7 +13,7 @@ from nestling.data import Text, Vocabulary
 from nestling.data.lazy import Lazy
 from nestling.errors import ConfigError, DataError
 from nestling.experiment.presets import find
-from nestling.experiment.setting import Blueprint, setting
+from nestling.experiment.setting import Overrides, setting
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import with_feddyn
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
@@ -35,10 +35,10 @@ def test_what_is_missing_or_wrong_of_a_text_is_named():
     rows = torch.zeros(5, 9, dtype=torch.long)
     words = Vocabulary(tuple("abc"))
     with pytest.raises(ConfigError, match="own holds nothing to test on"):
-        setting(Blueprint(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
+        setting(Overrides(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
     short = Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows), test=[rows, rows[:, :8]])
     with pytest.raises(DataError, match=r"the test part of own has sequences of shape \(5, 8\)"):
-        setting(Blueprint(small(), dataset=short)).tested("test")
+        setting(Overrides(small(), dataset=short)).tested("test")
 
 
 def test_masked_words_are_judged_by_perplexity():
@@ -114,22 +114,22 @@ def test_rows_merge_from_those_who_hold_their_words_and_special_rows_from_everyo
 def test_rows_become_the_mean_over_those_who_hold_them():
     """P2: of a word that one client holds, its row; of a word that two hold, their mean, whoever else took part."""
     experiment = small(rounds=1, fleet=FleetSettings(clients=40, per_round=5, levels="a"))
-    made = setting(Blueprint(experiment, model=double()))
+    made = setting(Overrides(experiment, model=double()))
     from nestling.engines import LocalEngine  # noqa: PLC0415
-    from nestling.experiment.round import play  # noqa: PLC0415
+    from nestling.experiment.round import run_round  # noqa: PLC0415
     from nestling.experiment.server import Server  # noqa: PLC0415
-    from nestling.experiment.workshop import Workshop  # noqa: PLC0415
+    from nestling.experiment.worker import Worker  # noqa: PLC0415
 
-    workshop, kept = Workshop(made), {}
+    worker, kept = Worker(made), {}
 
     def work(job):
-        reply = workshop(job)
+        reply = worker(job)
         for update in reply if isinstance(reply, list) else [reply]:
             (client,) = update.clients  # who hold different words are not averaged before they are merged
             kept[client] = update
         return reply
 
-    after, _ = play(made, Server.start(made, None), LocalEngine(lambda: work))
+    after, _ = run_round(made, Server.start(made, None), LocalEngine(lambda: work))
     seen = set()
     for word in range(3, 200):
         holders = [client for client in kept if word in made.partition.labels[client].tolist()]
@@ -170,9 +170,9 @@ def test_a_larger_server_is_trained_by_clients_who_carry_a_part_of_it():
 
 def test_the_length_of_sequences_may_exceed_the_papers_positions():
     data = Data(name="words", partition="user", vocabulary=200, length=70)
-    made = setting(Blueprint(small(data=data)))
+    made = setting(Overrides(small(data=data)))
     assert made.model.position.weight.shape[0] == 70
-    assert setting(Blueprint(small())).model.position.weight.shape[0] == 64, "as in the paper"
+    assert setting(Overrides(small())).model.position.weight.shape[0] == 64, "as in the paper"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_length_of_sequences_may_exceed_the_papers_positions():
 )
 def test_what_cannot_be_is_said_in_a_sentence(changes, words):
     with pytest.raises((ConfigError, DataError), match=words):
-        setting(Blueprint(small(**changes)))
+        setting(Overrides(small(**changes)))
 
 
 def test_lstms_read_characters_too():

@@ -23,7 +23,7 @@ from nestling.cut import Plan
 from nestling.draws import counted_draws, drawing
 from nestling.errors import first_line
 from nestling.kernels.grouped_layers import Grouped, Layout, obstacle
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.settings import LocalTraining
 
 SAMPLES = 5  # that a trial needs
@@ -96,10 +96,10 @@ def _alone(
     model: nn.Module, state: dict[str, Tensor], client: int, inputs: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
     model.load_state_dict(state)
-    learner = Learner(model, AxisMap({}, {}, {}, {}), Plan(), 1.0, None, np.random.default_rng(0))
+    context = ClientContext(model, AxisMap({}, {}, {}, {}), Plan(), 1.0, None, np.random.default_rng(0))
     with drawing(torch.Generator().manual_seed(client)):
         train(
-            learner,
+            context,
             torch.tensor(_CLIENTS[client]),
             lambda chosen: (inputs[chosen], targets[chosen]),
             _HOW,

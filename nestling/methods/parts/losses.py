@@ -10,31 +10,31 @@ from torch import Tensor
 
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import mean_cross_entropy
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 
-# A loss takes (learner, inputs, targets) and returns the loss to minimise and the logits it came from.
-Loss = Callable[[Learner, Tensor, Tensor], tuple[Tensor, Tensor]]
+# A loss takes (context, inputs, targets) and returns the loss to minimise and the logits it came from.
+Loss = Callable[[ClientContext, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def cross_entropy(learner: Learner, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy(context: ClientContext, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean cross-entropy of a batch: inputs (N, …), targets (N, …) → a scalar and logits (N, …, classes)."""
-    output = learner.model(inputs)
+    output = context.model(inputs)
     if not isinstance(output, Tensor):
         raise TrainingError(f"this method needs a model that returns logits alone, not a {type(output).__name__}")
-    return entropy(learner, masked(output, learner.labels), targets)
+    return entropy(context, masked(output, context.labels), targets)
 
 
-def entropy(learner: Learner, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def entropy(context: ClientContext, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean over all targets, one for every row of logits; those that are −100 (padding) do not count.
 
     A client that received the rows of its own classes alone has no logits of the others. They would be zero, as in
-    `masked`: in the softmax, `learner.absent` zeros count as much as one logit of log(absent). Returned are the logits
+    `masked`: in the softmax, `context.absent` zeros count as much as one logit of log(absent). Returned are the logits
     with one zero for all of them, which is the answer where all of the client's own are below it.
     """
-    if not learner.absent:
-        return mean_cross_entropy(logits, targets, learner.fast), logits
-    others = logits.new_full((*logits.shape[:-1], 1), math.log(learner.absent))
-    loss = mean_cross_entropy(torch.cat([logits, others], -1), targets, learner.fast)
+    if not context.absent:
+        return mean_cross_entropy(logits, targets, context.fast), logits
+    others = logits.new_full((*logits.shape[:-1], 1), math.log(context.absent))
+    loss = mean_cross_entropy(torch.cat([logits, others], -1), targets, context.fast)
     return loss, torch.cat([logits, torch.zeros_like(others)], -1).detach()
 
 

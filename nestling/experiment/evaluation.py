@@ -17,9 +17,9 @@ from nestling.cut import Plan
 from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import TrainingError
-from nestling.experiment.jobs import State, Test, TestOwn
-from nestling.experiment.memory import recall
-from nestling.experiment.ready import all_replies, ready, shared, sizes, statistics_batch
+from nestling.experiment.jobs import State, Test, TestClientModelJob
+from nestling.experiment.client_tensors import recall
+from nestling.experiment.norm_statistics import all_replies, ready, shared, sizes, statistics_batch
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
 from nestling.experiment.slices import Slices
@@ -133,10 +133,10 @@ def _own_models(setting: Setting, server: Server, engine: Engine) -> tuple[dict[
     }
     slices = Slices(engine, partial(server.slice, setting), plans.values())
 
-    def job(index: int) -> TestOwn:
+    def job(index: int) -> TestClientModelJob:
         client, plan = clients[index], plans[clients[index]]
         own = recall(setting.cut_axes, server.private, client, plan, server.state)
-        return TestOwn(client, plan, slices.get(plan), own, statistics_batch(setting))
+        return TestClientModelJob(client, plan, slices.get(plan), own, statistics_batch(setting))
 
     answers = dict(zip(clients, all_replies(engine, Lazy(len(clients), job, keep=0)), strict=True))
     task = setting.task

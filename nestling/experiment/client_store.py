@@ -19,7 +19,7 @@ from nestling.experiment.directory import CLIENT_FILE
 from nestling.files import write_whole
 
 
-class Drawer:
+class ClientStore:
     """A place for every client's tensors, and the plan that they are cut by.
 
     Parameters
@@ -27,9 +27,9 @@ class Drawer:
     folder
         Where files go; None keeps all in memory.
     index
-        Client → file name, as an earlier drawer's `index` told.
+        Client → file name, as an earlier store's `index` told.
     checksums
-        File name → SHA-256, as an earlier drawer's `checksums` returned them; of other files they are read.
+        File name → SHA-256, as an earlier store's `checksums` returned them; of other files they are read.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Drawer:
         self._checksums = {name: self._checksum(name) for name in self.index.values()}
         return dict(self._checksums)
 
-    def copy(self) -> Drawer:
-        """A drawer with the same content, which can be changed without changing this one."""
-        other = Drawer(self._folder, self.index, self._checksums)
+    def copy(self) -> ClientStore:
+        """A store with the same content, which can be changed without changing this one."""
+        other = ClientStore(self._folder, self.index, self._checksums)
         other._held = dict(self._held)
         return other
 

@@ -16,19 +16,19 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import cuts
 from nestling.cut.slices import Cut
-from nestling.experiment.private import Drawer
+from nestling.experiment.client_store import ClientStore
 
 State = dict[str, Tensor]
 
 
 def recall(
-    axes: AxisMap, drawer: Drawer, client: int, plan: Plan, untrained: Mapping[str, Tensor] | None = None
+    axes: AxisMap, store: ClientStore, client: int, plan: Plan, untrained: Mapping[str, Tensor] | None = None
 ) -> State:
     """Return what a client keeps of the slice that it gets now.
 
     Coordinates that it never trained have the values of the whole model `untrained`, or are zero without one.
     """
-    held, before = drawer.held(client)
+    held, before = store.held(client)
     slices = cuts(axes, plan)
     if not held or _same(before, plan) or _without_plan(held, before, slices):
         return held
@@ -38,7 +38,7 @@ def recall(
 
 def remember(
     axes: AxisMap,
-    drawer: Drawer,
+    store: ClientStore,
     client: int,
     plan: Plan,
     new: State,
@@ -47,17 +47,17 @@ def remember(
     untrained: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Keep what a client has of its slice after a round; what it keeps of other slices stays as it is."""
-    held, before = drawer.held(client)
+    held, before = store.held(client)
     slices = cuts(axes, plan)
     if not held or _same(before, plan) or _without_plan(held, before, slices):
-        drawer.put(client, round, new, plan)
+        store.put(client, round, new, plan)
         return
     whole = _whole(axes, held, before, untrained)
     for name, value in new.items():
         if name not in whole:
             whole[name] = _blank(axes, name, value, untrained)
         slices[_tensor(name)].put(whole[name], value)
-    drawer.put(client, round, whole, Plan(key="full"))
+    store.put(client, round, whole, Plan(key="full"))
 
 
 def _whole(axes: AxisMap, held: State, plan: Plan, untrained: Mapping[str, Tensor] | None) -> State:

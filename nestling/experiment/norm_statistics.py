@@ -8,7 +8,7 @@ from typing import Any
 
 from nestling.cut import Plan
 from nestling.engines import Engine
-from nestling.experiment.jobs import Gather, State
+from nestling.experiment.jobs import NormStatisticsJob, State
 from nestling.experiment.replies import replies
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
@@ -29,7 +29,7 @@ def ready(
     asked, batch = _asked(setting, server.round), statistics_batch(setting)
     several = max(1, min(_CLIENTS, len(asked) // _CLIENTS))
     jobs = [
-        Gather(plan, state, asked[at : at + several], batch)
+        NormStatisticsJob(plan, state, asked[at : at + several], batch)
         for plan, state in shared(engine, states).items()
         for at in range(0, len(asked), several)
     ]

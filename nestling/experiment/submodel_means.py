@@ -9,7 +9,7 @@ from nestling.cut.means import Mean, room_for
 from nestling.experiment.jobs import Update
 
 
-class Owns:
+class SubmodelMeans:
     """The running means of a round, one per sub-model.
 
     Parameters

@@ -1,4 +1,4 @@
-"""`Workshop`: where a client's jobs are done. Every worker has one, and it keeps nothing from job to job but models."""
+"""`Worker`: where a client's jobs are done. Every worker has one, and it keeps nothing from job to job but models."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from nestling.data.federated import ClientData
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError, first_line
 from nestling.events import report
-from nestling.experiment.jobs import Gather, State, Test, TestOwn, Train, TrainMany, Update
-from nestling.experiment.models import Models
+from nestling.experiment.jobs import GroupJob, NormStatisticsJob, State, Test, TestClientModelJob, Train, Update
 from nestling.experiment.pooled import pooled
 from nestling.experiment.rows import ranks
-from nestling.experiment.setting import Blueprint, Setting, setting
+from nestling.experiment.setting import Overrides, Setting, setting
+from nestling.experiment.submodels import Models
 from nestling.experiment.uploads import packed
 from nestling.kernels.device import find_device
 from nestling.kernels.grouped_layers import Grouped, Layout
-from nestling.methods.context import Learner
+from nestling.methods.context import ClientContext
 from nestling.methods.parts.static_norms import mean_statistics, norm_sums
 from nestling.seeds import derive, numpy_stream, torch_stream
 from nestling.tasks.task import Answer
@@ -39,7 +39,7 @@ _SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # what was found of a m
 _GROUP_AT_ONCE = 2**24  # the same of clients that train together: 64 MiB
 
 
-class Workshop:
+class Worker:
     """Does jobs, in whatever order they come: the result of one never depends on another."""
 
     def __init__(self, made: Setting, device: torch.device | None = None) -> None:
@@ -50,14 +50,14 @@ class Workshop:
         self._models = Models(made, self._device)
 
     @classmethod
-    def from_blueprint(cls, blueprint: Blueprint) -> Workshop:
-        """Build a workshop in a new process."""
-        return cls(setting(blueprint))
+    def from_overrides(cls, overrides: Overrides) -> Worker:
+        """Build a worker in a new process."""
+        return cls(setting(overrides))
 
     @singledispatchmethod
     def __call__(self, job: Any) -> Any:
         """Do a job and return its result."""
-        raise TypeError(f"a workshop cannot do {type(job).__name__}")
+        raise TypeError(f"a worker cannot do {type(job).__name__}")
 
     @__call__.register
     def _train(self, job: Train) -> Update:
@@ -85,7 +85,7 @@ class Workshop:
         made, seed = self._setting, self._setting.experiment.seed
         own = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in made.axes.frozen}  # rows it received
         kept = self._models.get(job.plan, job.state | job.own, job.ratio)
-        learner = Learner(
+        context = ClientContext(
             kept.model,
             made.axes,
             job.plan,
@@ -105,7 +105,7 @@ class Workshop:
         with self._drawing("dropout", job.round, job.client, everything=everything, shared=shared):
             try:
                 progress = train(
-                    learner,
+                    context,
                     samples,
                     batch,
                     made.experiment.local,
@@ -129,7 +129,7 @@ class Workshop:
             for name, tensor in kept.tensors.items()
             if name not in made.user_frozen
         }
-        memory = made.method.remember(learner, self._here(job.state)) if made.method.remember else {}
+        memory = made.method.remember(context, self._here(job.state)) if made.method.remember else {}
         memory = {name: tensor.cpu() for name, tensor in memory.items()}
         return self._update(job, state, progress, memory)
 
@@ -144,7 +144,7 @@ class Workshop:
             yield
 
     @__call__.register
-    def _train_many(self, job: TrainMany) -> list[Update]:
+    def _train_many(self, job: GroupJob) -> list[Update]:
         problem: Exception | None = None
         if job.layout is not None:
             try:
@@ -157,7 +157,7 @@ class Workshop:
             report("cohort split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
         return [pooled(updates, self._weights(job.jobs))] if self._alike(job.jobs) else updates
 
-    def _together(self, job: TrainMany, layout: Layout) -> list[Update]:
+    def _together(self, job: GroupJob, layout: Layout) -> list[Update]:
         made, seed = self._setting, self._setting.experiment.seed
         data = [made.data.client(one.client) for one in job.jobs]
         members = [
@@ -222,7 +222,7 @@ class Workshop:
         return Plan(rows) if rows else None
 
     @__call__.register
-    def _gather(self, job: Gather) -> tuple[State, int]:
+    def _gather(self, job: NormStatisticsJob) -> tuple[State, int]:
         kept = self._models.get(job.plan, job.state)
         with self._drawing("testing", *job.clients, everything=kept.draws.testing):
             return self._statistics(kept.model, job.clients, job.batch)
@@ -237,12 +237,12 @@ class Workshop:
 
     @__call__.register
     @torch.no_grad()
-    def _test_own(self, job: TestOwn) -> Answer:
+    def _test_own(self, job: TestClientModelJob) -> Answer:
         everything = self._models.get(job.plan, {}).draws.testing
         with self._drawing("testing", job.client, everything=everything):
             return self._tested_own(job)
 
-    def _tested_own(self, job: TestOwn) -> Answer:
+    def _tested_own(self, job: TestClientModelJob) -> Answer:
         own = job.state | job.own
         model = self._models.get(job.plan, own).model
         if self._setting.statistics:
@@ -333,7 +333,7 @@ class Workshop:
             inputs, _ = made.task.prepare(data.batch(part), random, training=True)
             yield data.transform(inputs.to(self._device), None)
 
-    def _grouped(self, job: TrainMany, layout: Layout) -> Grouped:
+    def _grouped(self, job: GroupJob, layout: Layout) -> Grouped:
         """A grouped network with room for all clients of a job, built once per shape; it lives as long as the model."""
         first = job.jobs[0]
         alone = self._models.get(first.plan, {}, first.ratio)
