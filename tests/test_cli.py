@@ -306,6 +306,7 @@ def test_levels():
 # check
 
 
+@pytest.mark.slow
 def test_check_of_a_users_own_model_as_a_program(folder):
     done = shell("check", "birds:tensor", "--json", cwd=folder)
     assert done.returncode == 0

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import mostly_slow
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -287,7 +288,7 @@ def test_looking_for_unsafe_calls_draws_nothing_and_changes_nothing():
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", mostly_slow(sorted(MODELS), quick=7))
 def test_our_own_nets_call_nothing_unsafe_but_through_layers(name):
     """So that they need not be searched: `_KNOWN_CODE` trusts them."""
     entry = MODELS[name]

@@ -17,8 +17,8 @@ from nestling.cut import Plan
 from nestling.data import Lazy
 from nestling.engines import Engine
 from nestling.errors import TrainingError
-from nestling.experiment.jobs import State, Test, TestClientModelJob
 from nestling.experiment.client_tensors import recall
+from nestling.experiment.jobs import State, Test, TestClientModelJob
 from nestling.experiment.norm_statistics import all_replies, ready, shared, sizes, statistics_batch
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting

@@ -20,9 +20,9 @@ from nestling.cut import Plan
 from nestling.engines import Engine
 from nestling.events import report
 from nestling.experiment.between import between
+from nestling.experiment.client_tensors import recall, remember
 from nestling.experiment.cohorts import groups
 from nestling.experiment.jobs import Train, Update
-from nestling.experiment.client_tensors import recall, remember
 from nestling.experiment.server import Server
 from nestling.experiment.setting import Setting
 from nestling.experiment.slices import Slices

@@ -22,7 +22,7 @@ from nestling.axes.dims import Fixed, Leaf, Product, Sum
 from nestling.nets import build, example, names
 
 # Plans are drawn by seed, and a smaller seed is not a simpler plan: shrinking would only cost time.
-LAWS = settings(deadline=None, derandomize=True, max_examples=6, database=None, phases=[Phase.explicit, Phase.generate])
+LAWS = settings(deadline=None, derandomize=True, max_examples=4, database=None, phases=[Phase.explicit, Phase.generate])
 
 # Narrow, and where a net is deep, shallow: what a stage is made of stays the same.
 OPTIONS = {

@@ -34,7 +34,7 @@ def real_macs(model, *example):
 UNCOUNTED = ("lstm", "gru", "vit", "transformer", "attention", "fused")
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_cost_is_that_of_the_real_submodel(name, which):

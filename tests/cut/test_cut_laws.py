@@ -35,7 +35,7 @@ import nestling
 from nestling import Plan, Tally, extract, submodel
 from nestling.axes.dims import Leaf, leaves
 
-every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 DTYPE_LIST = [torch.float32, torch.float64, torch.bfloat16]
 
 
@@ -419,7 +419,7 @@ def test_p7_every_coordinate_that_a_client_holds_gets_its_weight(name, drawn):
     assert tally.clients == len(fleet)
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 def test_p7_nothing_of_a_full_client_is_left_behind(name):
     """Special rows, biases, norm parameters, step sizes, statistics: all of it moves."""
     it = case(name)

@@ -41,7 +41,7 @@ import nestling
 from nestling import Plan, Tally, extract
 from nestling.axes.dims import leaves
 
-every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7}
 
 
@@ -119,7 +119,7 @@ def test_merge_of_levels(name, seed, counts):
     )
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 def test_full_plans_are_fedavg(name):
     it = case(name)
     state = state_of(it)

@@ -406,7 +406,7 @@ def test_gpt2():
 # ---- training
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_a_training_step_works_and_merges_back(name, which):
@@ -426,7 +426,7 @@ def test_a_training_step_works_and_merges_back(name, which):
     assert all(parameter.grad is None for parameter in it.model.parameters())
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 def test_no_memory_is_shared_and_the_model_stays_as_it_was(name):
     it = case(name)
     printed, before = repr(it.model), {key: tensor.clone() for key, tensor in it.model.state_dict().items()}
@@ -502,7 +502,7 @@ def test_buffers_that_are_not_saved_are_copied():
 # ---- meta, build
 
 
-@pytest.mark.parametrize("name", mostly_slow(NETS, quick=7))
+@pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
 @settings(LAWS, max_examples=4)
 @given(which=PLANS)
 def test_resize_and_assign_is_submodel(name, which):

@@ -161,6 +161,7 @@ def test_one_worker_stays_here_and_is_made_once():
     assert values(here, ["d"]) == [1]
 
 
+@pytest.mark.slow
 def test_what_a_worker_is_made_from_may_fail():
     made = LocalEngine(engine_jobs.make_nothing, 2)
     (failure,) = made.work([("echo", 1)])
@@ -396,6 +397,7 @@ def test_a_job_that_finds_no_memory_anywhere_is_tried_here_and_then_a_failure(en
 # ---- events
 
 
+@pytest.mark.slow
 def test_events_of_jobs_reach_whoever_listens(engine):
     with collect() as events:
         results = done(engine, [("tell", "fallback", "one"), ("tell_and_fail", "fallback", "two")])
@@ -481,6 +483,7 @@ def test_workers_killed_while_idle_cost_no_try(engine, tmp_path):
 # ---- stopping
 
 
+@pytest.mark.slow
 def test_who_stops_listening_stops_the_busy_and_may_begin_again(engine):
     first = pids(engine)
     results = engine.work([("echo", "quick"), ("sleep", 1000)])

@@ -152,6 +152,7 @@ class Stop(Silent):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_depthfl_with_feddyn_is_another_run_and_the_same_after_a_break(tmp_path):
     whole = run(DEPTHFL, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):

@@ -75,6 +75,7 @@ def test_plain_pytorch_does_the_work_where_accelerate_is_off(monkeypatch):
     assert not any(last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["heterofl", "fedavg"])
 def test_figures_agree_with_and_without_acceleration(method):
     results = [

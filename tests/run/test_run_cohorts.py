@@ -306,6 +306,7 @@ def replace_fleet(**changes):
     return FleetSettings(**{"levels": "a", **changes})
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_cohorts(tmp_path):
     experiment = small(rounds=4, checkpoint=1, data=CLASSES, fleet=FLEET, cohort=3)
     whole = run(experiment)

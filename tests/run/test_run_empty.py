@@ -121,6 +121,7 @@ def _read(user):
     return torch.randint(6, (3 if user % 3 else 0, 6), generator=torch.Generator().manual_seed(user))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [None, [3 if user % 3 else 0 for user in range(30)]])
 def test_users_who_wrote_nothing(sizes):
     counts = None if sizes is None else np.array(sizes)

@@ -107,6 +107,7 @@ def test_uploads_hold_no_frozen_tensors():
     assert result.summary["bytes_up"] < result.summary["bytes_down"]
 
 
+@pytest.mark.slow
 def test_alone_in_cohorts_and_on_two_workers():
     model = frozen_net()
     alone = nestling.run(small(**QUICK, cohort="off"), model=model)

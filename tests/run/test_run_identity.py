@@ -163,6 +163,7 @@ def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_change_numbers_may_change(tmp_path, capsys):
     run(tiny(rounds=3), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from quick import mostly_slow
 from run_cases import same_state, small
 from torch import nn
 
@@ -144,7 +145,7 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", [*CONTEXTS, *SWITCHES])
+@pytest.mark.parametrize("name", mostly_slow([*CONTEXTS, *SWITCHES], quick=4))
 def test_what_the_caller_has_switched_on_changes_no_number_and_stays_on(plain, name):
     read, write, value = SWITCHES.get(name, (lambda: None, lambda _: None, None))
     before = read()

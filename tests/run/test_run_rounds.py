@@ -22,9 +22,9 @@ from nestling.data import from_arrays, load
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.experiment.client_store import ClientStore
+from nestling.experiment.client_tensors import recall, remember
 from nestling.experiment.evaluation import evaluate
 from nestling.experiment.jobs import Train
-from nestling.experiment.client_tensors import recall, remember
 from nestling.experiment.round import run_round
 from nestling.experiment.runner import run
 from nestling.experiment.server import Server
@@ -46,7 +46,7 @@ def played(experiment, **own):
     return made, servers, engine
 
 
-@pytest.mark.parametrize("method", mostly_slow(names(), quick=6))
+@pytest.mark.parametrize("method", mostly_slow(names(), quick=4))
 def test_every_method_runs_and_tells_the_same_again(method):
     own = {}
     if method in ("nefl", "depthfl"):  # these need residual blocks

@@ -198,6 +198,7 @@ def test_what_cannot_be_is_said_in_a_sentence(changes, words):
         setting(Overrides(small(**changes)))
 
 
+@pytest.mark.slow
 def test_lstms_read_characters_too():
     model = Model(name="lstm", options={"widths": [8, 8]})
     data = Data(name="words", partition="user", vocabulary=200, length=8)
