@@ -1,4 +1,4 @@
-"""`Worker`: where a client's jobs are done. Every worker has one, and it keeps nothing from job to job but models."""
+"""`Worker`: does the jobs of clients in one process, and keeps nothing from job to job but models."""
 
 from __future__ import annotations
 
