@@ -165,7 +165,7 @@ def test_no_memory_anywhere_is_one_sentence(monkeypatch):
     def starve(*_):
         raise MemoryError("4 TB")
 
-    monkeypatch.setattr(Worker, "_logits", starve)
+    monkeypatch.setattr(Worker, "_answer", starve)
     with pytest.raises(RunFailed, match=r"there is not enough memory \(MemoryError: 4 TB\): use fewer workers"):
         run(small(**SHORT))
 
