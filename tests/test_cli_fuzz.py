@@ -21,7 +21,7 @@ from nestling.cli import main
 from nestling.methods import names
 from nestling.settings import Experiment
 
-CASES, FEW = 500, 60
+CASES, FEW = 500, 30
 
 BASE = """
 method = "heterofl"

@@ -94,6 +94,7 @@ def test_a_hangup_saves_whole_rounds_though_the_terminal_is_gone(tmp_path):
     assert list((place / "checkpoints").glob("round-*"))
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_whole_group_saves_whole_rounds_and_what_nohup_ignores_stays_ignored(tmp_path):
     """As batch systems end programs; workers are ended with the program and say nothing of it."""
     place = tmp_path / "run"

@@ -35,7 +35,7 @@ def runs(model, axes, kept):
     return True
 
 
-@pytest.mark.parametrize("seed", mostly_slow(SEEDS, quick=30))
+@pytest.mark.parametrize("seed", mostly_slow(SEEDS, quick=20))
 def test_a_sub_model_that_runs_is_right(seed):
     if proved(seed) is None:
         return
@@ -48,7 +48,7 @@ def test_a_sub_model_that_runs_is_right(seed):
             assert_like_zeroed(model, axes, kept, VECTORS, {})
 
 
-@pytest.mark.parametrize("seed", mostly_slow(SEEDS, quick=30))
+@pytest.mark.parametrize("seed", mostly_slow(SEEDS, quick=20))
 def test_a_plan_that_fits_can_be_run(seed):
     """A client that is given a plan can build and run what it says: nobody tells it otherwise."""
     if proved(seed) is None:

@@ -17,7 +17,7 @@ import nestling
 from nestling.axes import Axis
 from nestling.axes.dims import Dims, Leaf
 
-every = pytest.mark.parametrize("name", mostly_slow(ZOO, quick=30))
+every = pytest.mark.parametrize("name", mostly_slow(ZOO, quick=20))
 
 
 @pytest.mark.parametrize("name", [name for name, case in ZOO.items() if case.axes is not None])

@@ -291,6 +291,7 @@ def test_random_sets_are_fair():
     assert counts.max() < 370
 
 
+@pytest.mark.slow
 def test_random_sets_are_the_same_in_every_process():
     """Whatever the hash seed: a device and the server draw the same plan from the same words."""
     code = (

@@ -99,6 +99,7 @@ def test_a_job_whose_worker_died_finds_the_value_again(engine, tmp_path):
     assert found == [100_000.0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="processes are looked up in /proc")
 def test_nothing_is_left_of_a_run_that_is_killed():
     """The kernel frees what has no name, and workers end when nobody is there to listen."""

@@ -122,13 +122,16 @@ def test_the_papers_submodels_nest(name, variant):
 
 @pytest.mark.parametrize(
     ("name", "options", "gammas"),
-    [
-        ("resnet18", {"classes": 100}, FIVE),
-        ("resnet18", {"learn_steps": False, "pool": False, "channels": 1, "norm": "ln"}, FIVE),
-        ("resnet34", {"classes": 200, "stem_kernel": 7, "stem_stride": 2}, FIVE),
-        ("resnet110", {"classes": 100}, (*FIVE, 0.04, 0.36)),
-        ("vit-b16", {"size": 32, "classes": 100}, THREE),
-    ],
+    mostly_slow(
+        [
+            ("resnet18", {"classes": 100}, FIVE),
+            ("resnet18", {"learn_steps": False, "pool": False, "channels": 1, "norm": "ln"}, FIVE),
+            ("resnet34", {"classes": 200, "stem_kernel": 7, "stem_stride": 2}, FIVE),
+            ("resnet110", {"classes": 100}, (*FIVE, 0.04, 0.36)),
+            ("vit-b16", {"size": 32, "classes": 100}, THREE),
+        ],
+        quick=2,
+    ),
 )
 def test_tables_hold_whatever_the_classes_and_the_images(name, options, gammas):
     axes, parameters = whole(name)

@@ -48,7 +48,7 @@ def played(chosen, made=None):
 
 
 @pytest.mark.parametrize("variant", mostly_slow(["WD", "W", "D", "DO"], quick=1))
-@pytest.mark.parametrize("learn", [True, False])
+@pytest.mark.parametrize("learn", mostly_slow([True, False], quick=1))
 def test_every_variant_runs(variant, learn):
     options = {"variant": variant, "learn_steps": learn}
     result = run(experiment(options=options, rounds=1))

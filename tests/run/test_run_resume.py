@@ -39,7 +39,7 @@ class Stop(Silent):
             raise self.problem
 
 
-@pytest.fixture(scope="module", params=["fedrolex", "standalone", "lg-fedavg", "fjord"])
+@pytest.fixture(scope="module", params=mostly_slow(["standalone", "fedrolex", "lg-fedavg", "fjord"], quick=2))
 def whole(request, tmp_path_factory):
     """An experiment, and where it ran without being interrupted."""
     evaluate = Evaluate(every=2, samples=100)

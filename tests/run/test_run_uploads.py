@@ -64,7 +64,7 @@ def test_bytes_are_those_of_the_encoding(upload):
 @pytest.mark.parametrize(
     "method", mostly_slow(["heterofl", "fedrolex", "fed-dropout", "lg-fedavg", "fjord", "fedavg"], quick=1)
 )
-@pytest.mark.parametrize("format", ["topk", "1-bit"])
+@pytest.mark.parametrize("format", mostly_slow(["topk", "1-bit"], quick=1))
 def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
     upload = Upload(format=format, share=0.25, feedback=True)
     experiment = small(method=method, rounds=4, checkpoint=3, upload=upload, evaluate=Evaluate(every=4, samples=50))
