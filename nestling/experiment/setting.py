@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -117,8 +117,7 @@ class Setting:
         if isinstance(self.dataset, Dataset):
             return ArrayClients(self.dataset, self.partition, self.validation, self.experiment.evaluate.samples)
         assert isinstance(self.partition, TextShares)
-        parts = [held_out(self.experiment, self.dataset, part) for part in ("test", "validation")]
-        return TextClients(self.partition, *parts)
+        return TextClients(self.partition, partial(held_out, self.experiment, self.dataset))
 
     @cached_property
     def classes(self) -> str | None:

@@ -38,7 +38,7 @@ def test_what_is_missing_or_wrong_of_a_text_is_named():
         setting(Overrides(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
     short = Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows), test=[rows, rows[:, :8]])
     with pytest.raises(DataError, match=r"the test part of own has sequences of shape \(5, 8\)"):
-        _ = setting(Overrides(small(), dataset=short)).data
+        _ = setting(Overrides(small(), dataset=short)).data.test
 
 
 def test_masked_words_are_judged_by_perplexity():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,11 +44,19 @@ class TextSamples:
 
 @dataclass(frozen=True, eq=False)
 class TextClients:
-    """A text that is dealt out to clients, and the sequences that models are tested on, (sequences, width)."""
+    """A text that is dealt out to clients, and the sequences that models are tested on.
+
+    Attributes
+    ----------
+    shares
+        The sequences of clients.
+    held_out
+        Reads those of ``"test"`` or ``"validation"``, (sequences, width), when they are first asked for: all users of
+        a population may have a part in them.
+    """
 
     shares: TextShares
-    test_sequences: Tensor
-    validation_sequences: Tensor
+    held_out: Callable[[str], Tensor]
 
     def client(self, number: int) -> TextSamples:
         """Return the sequences that a client trains on."""
@@ -56,12 +65,12 @@ class TextClients:
     @cached_property
     def test(self) -> TextSamples:
         """The test sequences."""
-        return _all(self.test_sequences)
+        return _all(self.held_out("test"))
 
     @cached_property
     def validation(self) -> TextSamples:
         """The sequences that the best round is chosen by."""
-        return _all(self.validation_sequences)
+        return _all(self.held_out("validation"))
 
 
 def _all(sequences: Tensor) -> TextSamples:
