@@ -60,3 +60,18 @@ def test_a_copy_can_be_changed_alone() -> None:
     remember(AXES, other, 0, half, {"x/0.bias": torch.zeros(3)}, round=2)
     assert recall(AXES, store, 0, Plan())["x/0.bias"].tolist() == [1] * 6
     assert recall(AXES, other, 0, Plan())["x/0.bias"].tolist() == [0] * 3 + [1] * 3
+
+
+def test_what_a_client_never_trained_is_as_the_model_began() -> None:
+    store, start = ClientStore(), NET.state_dict()
+    half, most = nestling.plan(AXES, 0.5), nestling.plan(AXES, 0.8)
+    own = {name: value + 1 for name, value in extract(AXES, half, start).items()}
+    remember(AXES, store, 0, half, own, round=1, untrained=start)
+    tally = nestling.Tally(AXES, start)
+    tally.add(own, half)
+    expected = tally.value()
+    for plan in (most, Plan()):
+        found = recall(AXES, store, 0, plan, start)
+        assert all(torch.equal(found[name], value) for name, value in extract(AXES, plan, expected).items())
+    remember(AXES, store, 0, most, extract(AXES, most, expected), round=2, untrained=start)
+    assert all(torch.equal(store.get(0)[name], value) for name, value in expected.items())
