@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from nestling.cli import kernels, main
+from nestling.cli import main, unsafe_kernels
 from nestling.cli.doctor import _instruction_sets
-from nestling.cli.kernels import KERNELS, Kernel, verdict
+from nestling.cli.unsafe_kernels import KERNELS, Kernel, verdict
 
 
 def test_the_facts_of_this_machine(capsys):
@@ -50,7 +50,7 @@ def test_kernels_are_tried_in_processes_of_their_own(program, safe, words):
 
 
 def test_a_kernel_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr(kernels, "_SECONDS", 0.2)
+    monkeypatch.setattr(unsafe_kernels, "_SECONDS", 0.2)
     assert verdict(Kernel("a kernel", "import time; time.sleep(60)", "does harm"))[0] is None
 
 

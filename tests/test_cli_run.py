@@ -108,7 +108,7 @@ def test_compare_runs_once_and_reads_after_that(tmp_path, capsys):
         (["run", "heterofl-digits", "local.lrr=1"], "did you mean 'lr'"),
         (["run", "nowhere.toml"], "nowhere.toml"),
         (["resume", "nowhere"], "is not a run directory"),
-        (["compare", "heterofl-digits", "heterofl-digits"], "asked for twice"),
+        (["compare", "heterofl-digits", "heterofl-digits"], "is given twice"),
         (["list", "presets", "xyz"], "none of the presets has 'xyz'"),
         (["run", "heterofl-mnist-iid-a-e", "--data-dir", "nowhere"], "nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""The command line: one file per command. Nothing here imports torch before a command needs it."""
+"""The command line: one module per command. Torch is imported only when a command needs it."""
 
 from nestling.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The program `nestling`: its commands, and what becomes of errors."""
+"""The program `nestling`: its commands and its error handling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _examples(*lines: str) -> str:
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: short, and alike in all versions of typer
+    rich_markup_mode=None,  # plain help: short, and the same in all versions of typer
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_examples(
         "nestling run heterofl-digits",
@@ -113,7 +113,7 @@ def main(args: Sequence[str] | None = None) -> int:
     0 done, 2 bad input, 1 anything else, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
     """
     given = list(sys.argv[1:] if args is None else args)
-    if args is None:  # the process is ours
+    if args is None:  # this process runs nothing else
         keep_freed_memory()
         signals.install()
     debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
@@ -121,29 +121,29 @@ def main(args: Sequence[str] | None = None) -> int:
     given = [word for word in given if word not in ("--debug", "--verbose")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where × cannot be written, a ? will do
+            stream.reconfigure(errors="replace")  # write ? where the terminal has no ×
     try:
         with shown(verbose):
             code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
-        sys.stdout.flush()  # a full disk shows here, not after the last line of the program
+        sys.stdout.flush()  # raise an error of a full disk here, not at exit
     except (KeyboardInterrupt, typer.Abort):
         return signals.exit_code(otherwise=130)
-    except BrokenPipeError:  # whoever read what we print has stopped: 'nestling list models | head'
+    except BrokenPipeError:  # the reader of our output has ended, as in 'nestling list models | head'
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit cannot fail
         return 1
     except Exception as problem:
         if debug:
             traceback.print_exc()
-        return signals.exit_code(otherwise=_complain(problem))
+        return signals.exit_code(otherwise=_print_error(problem))
     return signals.exit_code(otherwise=code if isinstance(code, int) else 0)
 
 
-def _complain(problem: Exception) -> int:
+def _print_error(problem: Exception) -> int:
     """Print an error as one sentence on stderr; return the exit code."""
     from rich.text import Text  # noqa: PLC0415
 
     code, sentence = complaint(problem)
-    with contextlib.suppress(OSError):  # the terminal may be gone
+    with contextlib.suppress(OSError):  # the terminal may be closed
         err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
     return code

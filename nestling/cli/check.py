@@ -39,15 +39,15 @@ def check_command(
         axes = nestling.trace(loaded.model, *loaded.args, **loaded.kwargs)
     with working(f"proving the axes of {target}"):
         report = nestling.check(loaded.model, axes, *loaded.args, **loaded.kwargs)
-    found = _found(report, axes)
+    proof = _as_json(report, axes)
     if as_json:
-        print_json(found)
+        print_json(proof)
     else:
-        _print(found)
+        _print(proof)
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _found(report: Report, axes: AxisMap) -> dict[str, Any]:
+def _as_json(report: Report, axes: AxisMap) -> dict[str, Any]:
     """Return the report as the object that --json prints."""
     rows: dict[str, list[dict[str, Any]]] = {"axis": [], "frozen": [], "sub-model": []}
     for row in report.rows:
@@ -68,8 +68,8 @@ def _found(report: Report, axes: AxisMap) -> dict[str, Any]:
     }
 
 
-def _print(found: dict[str, Any]) -> None:
-    axes, frozen, submodels = found["axes"], found["frozen"], found["submodels"]
+def _print(proof: dict[str, Any]) -> None:
+    axes, frozen, submodels = proof["axes"], proof["frozen"], proof["submodels"]
     print_table(
         {"axis": "left", "units": "right", "tensors": "right", "proof": "left"},
         [[row["name"], f"{row['size']:,}", f"{row['tensors']:,}", _verdict(row, "holds")] for row in axes],
@@ -86,18 +86,17 @@ def _print(found: dict[str, Any]) -> None:
         [[row["name"], f"{row['parameters']:,}" if row["ok"] else "–", _verdict(row, "trains")] for row in submodels],
     )
     out().print()
-    # rounded down: 100% must mean all
-    coverage = f"coverage {math.floor(found['coverage'] * 10_000) / 100:.2f}% of the parameters"
-    if found["ok"]:
+    # rounded down, so that 100% means all
+    coverage = f"coverage {math.floor(proof['coverage'] * 10_000) / 100:.2f}% of the parameters"
+    if proof["ok"]:
         verdict = f"ok: all {len(axes)} axes hold and all {len(submodels)} sub-models train"
     else:
-        wrong = [(sum(not row["ok"] for row in rows), rows) for rows in (axes, submodels)]
         verdict = "not ok: " + " and ".join(
-            f"{count} of {len(rows)} {'axes' if rows is axes else 'sub-models'} failed"
-            for count, rows in wrong
-            if count
+            f"{count} of {len(rows)} {kind} failed"
+            for kind, rows in (("axes", axes), ("sub-models", submodels))
+            if (count := sum(not row["ok"] for row in rows))
         )
-    out().print(f"{coverage}; {verdict}", style="bold green" if found["ok"] else "bold red")
+    out().print(f"{coverage}; {verdict}", style="bold green" if proof["ok"] else "bold red")
 
 
 def _verdict(row: dict[str, Any], good: str) -> Text:

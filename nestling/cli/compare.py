@@ -41,7 +41,7 @@ def compare_command(
 ) -> None:
     """Run or read several experiments and compare them: mean ± deviation over seeds, bytes, MACs.
 
-    Runs that are there already are read, and interrupted ones go on, so the same command can be given again.
+    Finished runs are read and interrupted ones are resumed, so the same command can be repeated.
     """
     with working("reading the settings"):
         from nestling import report  # noqa: PLC0415
@@ -51,14 +51,14 @@ def compare_command(
         if data_dir is not None:
             settings.append(f"data.dir={data_dir!r}")
         chosen = [source for source in sources if "=" not in source]
-        there = [Path(source) for source in chosen if Path(source).is_dir()]
-        wanted = _wanted([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
+        existing = [Path(source) for source in chosen if Path(source).is_dir()]
+        new = _experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
     failed: dict[Path, NestlingError] = {}
-    with locked(folder) if wanted else nullcontext():
-        failed = _watched(wanted, processes or os.cpu_count() or 1) if wanted else {}
-        runs = report.find([*there, *(place for place in wanted if place not in failed)]) if there or wanted else []
+    with locked(folder) if new else nullcontext():
+        failed = _run(new, processes or os.cpu_count() or 1) if new else {}
+        runs = report.find([*existing, *(place for place in new if place not in failed)]) if existing or new else []
         if page and runs:
-            place = (folder if wanted else there[0]) / "report.html"
+            place = (folder if new else existing[0]) / "report.html"
             report.write(runs, place)
     rows = report.compare(runs)
     if as_json:
@@ -74,23 +74,23 @@ def compare_command(
         raise kind(f"{place} failed{more}: {problem}")
 
 
-def _wanted(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
+def _experiments(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
     from nestling.experiment import find  # noqa: PLC0415
     from nestling.experiment.record import title  # noqa: PLC0415
 
-    wanted: dict[Path, Experiment] = {}
+    experiments: dict[Path, Experiment] = {}
     for source in sources:
         for seed in range(seeds):
             experiment = find(source).with_settings([*settings, f"seed={seed}"] if seeds > 1 else settings)
             place = folder / title(experiment) / f"seed-{experiment.seed}"
-            if place in wanted:
-                raise NestlingError(f"{title(experiment)!r} is asked for twice with seed {experiment.seed}")
-            wanted[place] = experiment
-    return wanted
+            if place in experiments:
+                raise NestlingError(f"{title(experiment)!r} is given twice with seed {experiment.seed}: name each once")
+            experiments[place] = experiment
+    return experiments
 
 
-def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, NestlingError]:
-    """Run experiments under one progress bar."""
+def _run(experiments: dict[Path, Experiment], processes: int) -> dict[Path, NestlingError]:
+    """Run experiments with one progress bar; return the errors of those that failed."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
 
     from nestling.experiment.sweep import run_many  # noqa: PLC0415
@@ -104,11 +104,11 @@ def _watched(wanted: dict[Path, Experiment], processes: int) -> dict[Path, Nestl
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err(), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(f"{len(wanted)} runs", total=sum(one.rounds for one in wanted.values()))
+        task = progress.add_task(f"{len(experiments)} runs", total=sum(one.rounds for one in experiments.values()))
         try:
-            return run_many(wanted, processes, lambda done, of: progress.update(task, completed=done, total=of))
+            return run_many(experiments, processes, lambda done, of: progress.update(task, completed=done, total=of))
         except KeyboardInterrupt:
-            with suppress(OSError):  # the terminal may be gone
+            with suppress(OSError):  # the terminal may be closed
                 progress.stop()
                 err().print("stopped; give the same command again to go on", soft_wrap=True)
             raise

@@ -1,4 +1,4 @@
-"""What an error becomes on the command line: one sentence and an exit code."""
+"""Errors on the command line: one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import errno
 from nestling.cli.screen import one_line
 from nestling.errors import NestlingError, first_line
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # the machine's fault, whatever was asked for
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # of PyTorch's allocators
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # the fault of the machine, not of the input
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # messages of PyTorch's allocators
 
 
 def complaint(problem: Exception) -> tuple[int, str]:
-    """Return the exit code for an error and what is said of it, on one line.
+    """Return the exit code and the one-line message for an error.
 
     >>> complaint(NestlingError("there is no" + chr(10) + "such thing"))
     (2, 'there is no such thing')
@@ -21,15 +21,15 @@ def complaint(problem: Exception) -> tuple[int, str]:
     """
     if isinstance(problem, NestlingError):
         return problem.exit_code, " ".join(str(problem).split())
-    if hasattr(problem, "format_message"):  # an error of click, which some versions of typer carry inside
+    if hasattr(problem, "format_message"):  # an error of click, which some versions of typer include
         sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())  # from typer up to 0.24
         context = getattr(problem, "ctx", None)
         if context is not None and not sentence.endswith("?"):
             sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
         return 2, sentence
     if isinstance(problem, OSError) and problem.errno is not None:
-        what = f"{str(problem.filename)!r}: " if problem.filename is not None else ""
-        return 1 if problem.errno in _DISK else 2, f"{what}{problem.strerror}"
+        file = f"{str(problem.filename)!r}: " if problem.filename is not None else ""
+        return 1 if problem.errno in _DISK else 2, f"{file}{problem.strerror}"
     if isinstance(problem, MemoryError) or any(text in str(problem).lower() for text in _NO_MEMORY):
         return 1, f"there is not enough memory ({first_line(problem)}): use a smaller model, batch or number of workers"
     return 1, f"unexpected {one_line(problem)} (--debug shows where)"

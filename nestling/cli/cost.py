@@ -1,4 +1,4 @@
-"""``nestling cost``: what each level of a model asks of a device."""
+"""``nestling cost``: the cost of each level of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nestling.cli.screen import print_json, print_table, working
 from nestling.cli.target import load, parse_options
 from nestling.errors import NestlingError
 
-_LARGEST = 10**7  # samples in a batch: times the activations of a model, they must be counted in 64 bits
+_LARGEST = 10**7  # samples in a batch; the product with a model's activations must fit into 64 bits
 
 
 def cost_command(
@@ -30,10 +30,10 @@ def cost_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Tell what each level of a model costs.
+    """Show what each level of a model costs.
 
-    That is: parameters, bytes to send, multiply-accumulates (MACs), and the memory that training takes. Nothing of
-    the model's size is allocated.
+    That is: parameters, bytes to send, multiply-accumulates (MACs), and the memory of training. Nothing of the model's
+    size is allocated.
     """
     from nestling.fleet import parse_levels  # noqa: PLC0415
 

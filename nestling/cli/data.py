@@ -1,4 +1,4 @@
-"""``nestling data``: fetch datasets, and see how they are dealt out to clients."""
+"""``nestling data``: download datasets, and show how they are partitioned among clients."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from nestling.data import Dataset, Partition
 
-_EACH = 10  # clients that get a row of their own
+_EACH = 10  # up to so many clients, each has its own row
 _CLASSES = 50  # classes in the map
-_CLIENTS = 100  # clients in the map, where the terminal is not narrower
+_CLIENTS = 100  # clients in the map, or fewer if the terminal is narrower
 _COLOURS = ("#3b528b", "#2c728e", "#20908c", "#35b779", "#8fd744", "#fde725")
 _SHADES = "░░▒▒▓█"
 
 data_app = typer.Typer(
-    help="Fetch datasets, and see how they are dealt out to clients.",
+    help="Download datasets, and show how they are partitioned among clients.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,15 +40,15 @@ def get_command(
     name: Annotated[str, _NAME],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Fetch a dataset into the cache.
+    """Download a dataset into the cache.
 
-    Files are compared with the checksums their publishers give. Where there is none, the checksum of what came is
-    recorded next to the file, and compared whenever the file is read. The cache is the folder NESTLING_CACHE, or the
-    system's place for caches.
+    Files are compared with their published checksums. If there is none, the checksum of the download is recorded next
+    to the file, and compared whenever the file is read. The cache is the folder NESTLING_CACHE, or the system's place
+    for caches.
     """
     with working(f"looking for {name}"):
         from nestling.data import fetch  # noqa: PLC0415
-        from nestling.data.texts import entry  # noqa: PLC0415
+        from nestling.data.catalog import entry  # noqa: PLC0415
 
         own = entry(name).layouts
     files = fetch.get(name, progress=sys.stderr.isatty())
@@ -103,14 +103,14 @@ def show_command(
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Show how a dataset is dealt out to clients: how much each has, and of which classes."""
+    """Show how a dataset is partitioned among clients: how many samples each has, and of which classes."""
     if picture is not None and not (picture.suffix.lower() == ".html" and picture.resolve().parent.is_dir()):
         raise NestlingError(f"the picture {str(picture)!r} must be an .html file in a folder that exists")
     with working(f"reading {name}"):
         from nestling.data import TEXTS, counts, load, partition  # noqa: PLC0415
         from nestling.data.partition import check_options  # noqa: PLC0415
 
-        check_options(how, classes_per_client, alpha)  # before the data is read, which may take long
+        check_options(how, classes_per_client, alpha)  # before reading the data, which may take long
         dataset = None if name in TEXTS else load(name, data_dir)
     if dataset is None:
         if picture is not None:
@@ -119,7 +119,7 @@ def show_command(
         return
     if clients is None:
         clients = len(dataset.users.unique()) if how == "user" and dataset.users is not None else 100
-    with working(f"dealing {name} out to {clients:,} clients"):
+    with working(f"partitioning {name} among {clients:,} clients"):
         shares = partition(
             dataset,
             clients,
@@ -135,11 +135,11 @@ def show_command(
     about = f"{clients:,} clients, {how}, " + ", ".join(f"{key} {value}" for key, value in given.items())
     if picture is not None:
         with working("drawing"):
-            from nestling.data.picture import draw  # noqa: PLC0415
+            from nestling.report.partition_panel import draw  # noqa: PLC0415
 
             draw(held, picture, f"{name}: who holds what", about)
     if as_json:
-        print_json(_found(dataset, shares, {"how": how, **given}))
+        print_json(_as_json(dataset, shares, {"how": how, **given}))
     else:
         _print(dataset, shares, held.tolist(), f"{name}: {about}")
         if picture is not None:
@@ -147,7 +147,7 @@ def show_command(
 
 
 def _show_text(name: str, clients: int | None, data_dir: Path | None, as_json: bool, options: dict[str, Any]) -> None:
-    """Print how a text is dealt out; only the clients that are shown are read."""
+    """Print how a text is partitioned; only the clients that are shown are read."""
     from nestling.data import load_text, share  # noqa: PLC0415
 
     with working(f"reading {name}"):
@@ -173,7 +173,7 @@ def _show_text(name: str, clients: int | None, data_dir: Path | None, as_json: b
     )
 
 
-def _found(dataset: Dataset, shares: Partition, options: dict[str, Any]) -> dict[str, Any]:
+def _as_json(dataset: Dataset, shares: Partition, options: dict[str, Any]) -> dict[str, Any]:
     """Return the partition as the object that --json prints."""
     return {
         "dataset": dataset.name,
@@ -203,13 +203,13 @@ def _print(dataset: Dataset, shares: Partition, held: list[list[int]], title: st
         {"client": "left", "samples": "right", "test": "right", "classes": "right", "which": "left"},
         [
             [
-                what if what == str(client) else f"{what} (client {client:,})",
+                name if name == str(client) else f"{name} (client {client:,})",
                 f"{len(shares.train[client]):,}",
                 f"{len(shares.test[client]):,}",
                 f"{len(shares.labels[client]):,}",
                 textwrap.shorten(" ".join(map(str, shares.labels[client].tolist())), 60, placeholder=" …"),
             ]
-            for what, client in rows.items()
+            for name, client in rows.items()
         ],
     )
     console.print()
@@ -218,7 +218,7 @@ def _print(dataset: Dataset, shares: Partition, held: list[list[int]], title: st
 
 
 def _map(dataset: Dataset, held: list[list[int]]) -> list[Text]:
-    """Return a map of classes (down) and clients (across), with each class's samples and clients at its right end."""
+    """Return a map of classes (down) × clients (across), with the totals of each class at the right."""
     from rich.text import Text  # noqa: PLC0415
 
     console = out()
@@ -227,13 +227,13 @@ def _map(dataset: Dataset, held: list[list[int]]) -> list[Text]:
     shown = held[: min(_CLIENTS, room)]
     cell = 2 if 2 * len(shown) <= min(room, _CLIENTS) else 1
     largest = max(max(row) for row in shown) or 1
-    coloured = console.color_system in ("256", "truecolor")  # in fewer colours, shades tell more
+    coloured = console.color_system in ("256", "truecolor")  # with fewer colours, shades are clearer
     lines = []
     for place in range(min(dataset.classes, _CLASSES)):
         line = Text.assemble((f"{place:>{label}} ", "cyan"))
         for row in shown:
             if row[place]:
-                share = (row[place] / largest) ** 0.5  # a root: few samples can be told from very few
+                share = (row[place] / largest) ** 0.5  # a square root, so that small numbers differ visibly
                 step = min(len(_COLOURS) - 1, int(len(_COLOURS) * share))
                 line.append(("█" if coloured else _SHADES[step]) * cell, _COLOURS[step] if coloured else "")
             else:

@@ -1,4 +1,4 @@
-"""``nestling doctor``: what a bug report needs to say of a machine."""
+"""``nestling doctor``: the facts about a machine that a bug report needs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.kernels import KERNELS, verdict
 from nestling.cli.screen import out, print_json, working
+from nestling.cli.unsafe_kernels import KERNELS, verdict
 
-# what Nestling needs, and what it can use: package → the extra that brings it along
+# required packages, and optional ones: package → the extra that installs it
 _NEEDED = ("torch", "numpy", "safetensors", "msgspec", "rich", "typer", "tomli-w")
 _OPTIONAL = {
     "scikit-learn": "data",
@@ -31,7 +31,7 @@ _OPTIONAL = {
     "numba": "fast",
     "ray": "ray",
 }
-_NAMES = 18  # columns for the names of facts
+_NAMES = 18  # the width of the column of names
 _X86 = ("sse4_1", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 _ARM = ("asimd", "asimddp", "sve", "sve2", "bf16")
 
@@ -42,7 +42,7 @@ def doctor_command(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Tell what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe."""
+    """Show what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe."""
     with working("looking at this machine"):
         from nestling import __version__  # noqa: PLC0415
 
@@ -94,7 +94,7 @@ def _processor() -> dict[str, Any]:
 
 
 def _instruction_sets(path: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """The instruction sets that matter for speed; none where the system does not tell."""
+    """Return the instruction sets that matter for speed; none if the system does not list them."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -104,7 +104,7 @@ def _instruction_sets(path: Path = Path("/proc/cpuinfo")) -> list[str]:
 
 
 def _speed_layers() -> dict[str, str]:
-    """Which parts that make training fast or safe are in use here, and why."""
+    """Return which layers that make training fast or safe are in use here, and why."""
     import torch  # noqa: PLC0415
 
     from nestling.kernels.speed_layers import speed_layers  # noqa: PLC0415
@@ -115,31 +115,32 @@ def _speed_layers() -> dict[str, str]:
 
 
 def _memory() -> dict[str, int | None]:
-    """Bytes of memory in all, and free for programs; a container may have less than its machine."""
+    """Return the bytes of total and available memory; a container may have less than its machine."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return {"total": None, "available": None}
-    held = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-    found: dict[str, int | None] = {"total": held.get("MemTotal"), "available": held.get("MemAvailable")}
+    table = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    memory: dict[str, int | None] = {"total": table.get("MemTotal"), "available": table.get("MemAvailable")}
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         limit = "max"
-    return found | ({"limit of this container": int(limit)} if limit.isdigit() else {})
+    return memory | ({"limit of this container": int(limit)} if limit.isdigit() else {})
 
 
 def _disk() -> dict[str, dict[str, Any]]:
-    """Free bytes where runs, downloads and temporary files go, and in the memory that workers share."""
-    from nestling.data.places import download_dir  # noqa: PLC0415
+    """Return the free bytes of the folders for runs, downloads and temporary files, and of shared memory."""
+    from nestling.data.cache import download_dir  # noqa: PLC0415
 
     places = {"here": Path.cwd(), "downloads": download_dir(), "temporary": Path(tempfile.gettempdir())}
     places |= {"shared memory": Path("/dev/shm")} if Path("/dev/shm").is_dir() else {}
-    found = {}
+    facts = {}
     for name, place in places.items():
-        there = next(path for path in (place, *place.parents) if path.exists())
-        found[name] = {"path": str(place), "free": shutil.disk_usage(there).free, "writable": os.access(there, os.W_OK)}
-    return found
+        folder = next(path for path in (place, *place.parents) if path.exists())
+        free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
+        facts[name] = {"path": str(place), "free": free, "writable": writable}
+    return facts
 
 
 def _version(package: str) -> str | None:
@@ -150,7 +151,7 @@ def _version(package: str) -> str | None:
 
 
 def _print(facts: Mapping[str, Any]) -> None:
-    """Print sections of names and values, fitted to the terminal."""
+    """Print sections of names and values."""
     from rich.table import Table  # noqa: PLC0415
 
     console = out()
@@ -166,7 +167,7 @@ def _print(facts: Mapping[str, Any]) -> None:
 
 
 def _shown(title: str, name: str, value: Any) -> tuple[str, str]:
-    """A value as people read it, and its style."""
+    """Return a formatted value and its style."""
     if title == "kernels":
         return value["verdict"], {True: "green", False: "yellow", None: "dim"}[value["safe"]]
     if title == "memory":

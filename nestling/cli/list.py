@@ -1,4 +1,4 @@
-"""``nestling list KIND``: what there is to choose from."""
+"""``nestling list KIND``: the available methods, models, datasets and presets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _presets() -> list[dict[str, Any]]:
     return rows()
 
 
-# What can be listed, each with the function that gives its rows: objects with the same keys, as --json prints them.
+# What can be listed → a function that returns its rows: objects with the same keys, as --json prints them.
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "methods": _methods,
     "models": _models,
@@ -63,7 +63,7 @@ def list_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List what there is to choose from."""
+    """List the available methods, models, datasets or presets."""
     if kind not in KINDS:
         raise NestlingError(f"there is no list of {kind!r}{nearest(kind, KINDS)}")
     with working(f"reading the {kind}"):

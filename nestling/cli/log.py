@@ -1,4 +1,4 @@
-"""What the logger ``nestling`` says, as lines on stderr."""
+"""Messages of the logger ``nestling`` as lines on stderr."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 
 
 class _Lines(logging.Handler):
-    """Writes one line per message to whatever stderr is now: a progress bar puts itself between and stays below."""
+    """Writes one line per message to the current stderr, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
-        with suppress(OSError):  # the terminal may be gone, which must not end a run; it is in events.jsonl too
+        with suppress(OSError):  # a closed terminal must not end a run; events.jsonl holds the message, too
             sys.stderr.write(f"{record.levelname.lower()}: {text}\n")
             sys.stderr.flush()
 
 
 @contextmanager
 def shown(verbose: bool) -> Iterator[None]:
-    """Show warnings of the logger ``nestling``, and with `verbose` what else it says, while this lasts."""
+    """Print warnings of the logger ``nestling`` inside this context; with `verbose`, its other messages, too."""
     logger, lines = logging.getLogger("nestling"), _Lines(logging.INFO if verbose else logging.WARNING)
     before = logger.level
     logger.addHandler(lines)

@@ -1,4 +1,4 @@
-"""``nestling report DIR…``: the table of some runs, and the page about them."""
+"""``nestling report DIR…``: a table of runs, and a page about them."""
 
 from __future__ import annotations
 

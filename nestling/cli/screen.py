@@ -1,4 +1,4 @@
-"""What commands print: results on stdout (tables or JSON), everything else on stderr."""
+"""Output of commands: results on stdout (tables or JSON), everything else on stderr."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_WIDE = 10_000  # columns: what is piped is for programs and files, so nothing is folded or cut off
-_NARROW = 80  # columns: in less, numbers would lose digits; the terminal wraps the lines instead
+_WIDE = 10_000  # columns: piped output is for programs and files, so nothing is folded or truncated
+_NARROW = 80  # the minimum of columns: with fewer, numbers would lose digits; the terminal wraps the lines instead
 
 
 def out() -> Console:
-    """Return the console for results: coloured and fitted on a terminal, plain and as wide as needed elsewhere."""
+    """Return the console for results: coloured and fitted to a terminal, plain and as wide as needed elsewhere."""
     from rich.console import Console  # noqa: PLC0415
 
     width = max(_NARROW, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDE
@@ -27,7 +27,7 @@ def out() -> Console:
 
 
 def err() -> Console:
-    """Return the console for what is not a result: errors and progress."""
+    """Return the console for errors and progress."""
     from rich.console import Console  # noqa: PLC0415
 
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -41,7 +41,7 @@ def print_json(value: Any) -> None:
 def print_table(
     columns: Mapping[str, Literal["left", "right"]], rows: Iterable[Sequence[str | Text]], caption: str = ""
 ) -> None:
-    """Print a table; columns to the right hold numbers and stay whole, those to the left fold where space is short."""
+    """Print a table; right-aligned columns hold numbers and are not wrapped, left-aligned ones fold if necessary."""
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -65,18 +65,18 @@ def print_table(
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show a spinner with `what` while something takes long, on a terminal only.
+def working(message: str) -> Iterator[None]:
+    """Show a spinner with a message, on a terminal only.
 
-    What a user's own module prints meanwhile goes to stderr, so that stdout holds the result alone.
+    Anything that a user's own module prints meanwhile goes to stderr, so that stdout holds only the result.
     """
-    spinner = err().status(what) if sys.stderr.isatty() else nullcontext()
+    spinner = err().status(message) if sys.stderr.isatty() else nullcontext()
     with redirect_stdout(sys.stderr), spinner:
         yield
 
 
 def one_line(problem: BaseException) -> str:
-    """Return what an error is and says, on one line of bearable length.
+    """Return the type and message of an error on one line, shortened if necessary.
 
     >>> one_line(KeyError("size"))
     "KeyError: 'size'"

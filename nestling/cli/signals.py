@@ -1,4 +1,4 @@
-"""Signals that end the program: SIGTERM and SIGHUP act like Ctrl-C, so that whole rounds are saved first."""
+"""Signals that end the program: SIGTERM and SIGHUP act like Ctrl-C, so that finished rounds are saved first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import signal
 from types import FrameType
 
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-_received: list[int] = []  # kept apart, as the command line's library turns what was raised into other things
+_received: list[int] = []  # recorded here, as typer turns the exception into others
 
 
 class Stopped(KeyboardInterrupt):
-    """The program was asked to end by a signal."""
+    """A signal asked the program to end."""
 
 
 def install() -> None:
-    """Let SIGTERM and SIGHUP raise `Stopped`; those that the program inherited as ignored (nohup) stay ignored.
+    """Let SIGTERM and SIGHUP raise `Stopped`; signals inherited as ignored (nohup) stay ignored.
 
-    For the main thread of a process of ours: a library must not touch the handlers of its users' programs.
+    Only for the main thread of our own program: a library must not change the handlers of its users' programs.
     """
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -24,7 +24,7 @@ def install() -> None:
 
 
 def exit_code(otherwise: int) -> int:
-    """Return what a program that was stopped by one of these signals exits with: 128 and its number.
+    """Return the exit code of a program that a signal stopped: 128 plus its number; or else `otherwise`.
 
     >>> exit_code(otherwise=130)
     130
@@ -34,7 +34,7 @@ def exit_code(otherwise: int) -> int:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     _received.append(number)
-    for other in _ENDING:  # once is enough: a second one must not disturb the saving
+    for other in _ENDING:  # a second signal must not disturb the saving
         if signal.getsignal(other) is _stop:
             signal.signal(other, signal.SIG_IGN)
     raise Stopped

@@ -1,15 +1,13 @@
-"""Data: datasets by name or from the caller's own arrays, and their shares among clients."""
+"""Datasets by name or from the caller's own arrays, and their partition among clients."""
 
-from nestling.data.arrays import from_arrays, from_hf
 from nestling.data.augment import AUGMENT, crop_flip
-from nestling.data.dataset import Dataset
+from nestling.data.catalog import DATASETS, TEXTS, Source, load, load_text, names
+from nestling.data.dataset import Dataset, from_arrays, from_hf
 from nestling.data.fetch import get
 from nestling.data.lazy import Lazy
 from nestling.data.partition import Partition, counts, partition
-from nestling.data.sources import DATASETS, Source, load, names
 from nestling.data.text.corpus import Text, TextShares, share
 from nestling.data.text.vocabulary import Vocabulary
-from nestling.data.texts import TEXTS, load_text
 
 __all__ = [
     "AUGMENT",

@@ -1,4 +1,4 @@
-"""Files out of a folder, a tar or a zip alike: read in one pass, and never written to disk."""
+"""Read files from a folder, a tar or a zip in one pass, without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PACKERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\
 
 
 def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, bytes) of the wanted files in `path`; names are with "/" and start at the folder or archive.
+    """Yield (name, bytes) of the wanted files in `path`; names use "/" and are relative to the folder or archive.
 
-    Tars may be compressed by gzip, xz or bzip2. A zip inside a zip is looked into: some sites pack twice.
+    Tars may be compressed by gzip, xz or bzip2. Zips inside a zip are searched, too: some sites pack twice.
     """
     if path.is_dir():
         for file in sorted(path.rglob("*")):
@@ -31,8 +31,8 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
         with path.open("rb") as packed:
             yield from _zipped(packed, wanted)
     else:
-        # A stream, because going back in a compressed file means starting over. And not decompressed by tarfile,
-        # which takes a compressed stream that breaks off for one that ends.
+        # A stream, because seeking back in a compressed file means starting over. tarfile does not decompress it
+        # itself: it would take a truncated stream for a complete one.
         with _unpacked(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
                 if member.isfile() and wanted(member.name) and (data := archive.extractfile(member)) is not None:
@@ -40,14 +40,12 @@ def contents(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, b
 
 
 def pick(path: Path, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the files in `path` with these names, wherever they are within it; all of them must be there."""
-    rest = set(names)
-    found = {}
-    for name, data in contents(path, lambda inner: _last(inner) in rest):
-        found[_last(name)] = data
-    if missing := sorted(rest - set(found)):
+    """Return the files called `names`, in whatever folder inside `path`; raise `DataError` if one is missing."""
+    wanted = set(names)
+    files = {_last(name): data for name, data in contents(path, lambda inner: _last(inner) in wanted)}
+    if missing := sorted(wanted - set(files)):
         raise DataError(f"{str(path)!r} does not hold {missing[0]!r}")
-    return found
+    return files
 
 
 def _unpacked(path: Path) -> IO[bytes]:

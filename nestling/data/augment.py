@@ -1,4 +1,4 @@
-"""Augmentation of whole batches at once: what loops over samples do elsewhere, in a few tensor operations."""
+"""Augmentation of whole batches in a few tensor operations, without a loop over samples."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from nestling.errors import DataError
 
 
 def none(batch: Tensor, generator: torch.Generator) -> Tensor:
-    """Leave the batch as it is."""
+    """Return the batch unchanged."""
     return batch
 
 
 def crop_flip(batch: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
-    """Shift every image by up to `pad` pixels each way, and mirror every second one (HeteroFL, NeFL: CIFAR).
+    """Shift every image by up to `pad` pixels in each direction and flip half of them (HeteroFL, NeFL: CIFAR).
 
-    Each image gets its own draw: a crop of its own size, uniform among the places in the image with `pad` **zeros**
-    around it, then a flip from left to right with probability 1/2. The papers pad with black before they normalise, so
-    this comes before ``Dataset.ready``.
+    Each image is padded with `pad` **zeros** on every side, cropped to its own size at a uniformly random position, and
+    flipped left to right with probability 1/2. The papers pad with black before they normalise, so this comes before
+    ``Dataset.ready``.
 
     Parameters
     ----------
     batch
         Images (B, C, H, W) of any dtype.
     generator
-        Where the randomness comes from; see `nestling.seeds`.
+        The source of randomness; see `nestling.seeds`.
     pad
         Zeros on every side.
 
@@ -45,7 +45,7 @@ def crop_flip(batch: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor
     count, channels, height, width = batch.shape
     if batch.numel() == 0:
         return batch
-    home = generator.device  # draws are made where the generator is, so that they are the same on every device
+    home = generator.device  # draw on the generator's device, so that the numbers are the same on every device
     shifts = torch.randint(2 * pad + 1, (2, count), generator=generator, device=home)
     top, left = shifts.to(batch.device)
     mirrored = (torch.rand(count, generator=generator, device=home) < 0.5).to(batch.device)
@@ -56,7 +56,7 @@ def crop_flip(batch: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor
     def steps(size: int) -> Tensor:
         return torch.arange(size, device=batch.device)
 
-    # Every line of every crop lies in memory in one piece: copying lines is several times faster than picking pixels.
+    # Every line of every crop is contiguous in memory: copying lines is several times faster than picking pixels.
     first = (steps(count) * channels * plane + top * line + left)[:, None, None]
     first = first + (steps(channels) * plane)[:, None] + steps(height) * line
     pieces = padded.as_strided((padded.numel() - width + 1, width), (1, 1))

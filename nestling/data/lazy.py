@@ -1,4 +1,4 @@
-"""`Lazy`: a sequence whose items are made when they are asked for, so that it may be as long as a population."""
+"""`Lazy`: a sequence whose items are computed on access, so that it can be as long as a population."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
-_KEEP = 256  # items that are remembered: those of the clients of one round
+_KEEP = 256  # cached items: enough for the clients of one round
 
 
 class Lazy(Sequence[T]):
-    """`count` items, each made by ``make(number)`` when it is asked for; the last `keep` are remembered.
+    """`count` items, each computed by ``make(number)`` on access; the last `keep` are cached.
 
-    Examples
-    --------
     >>> squares = Lazy(342_477, lambda number: number * number)
     >>> len(squares), squares[-1]
     (342477, 117289810576)
@@ -24,7 +22,7 @@ class Lazy(Sequence[T]):
         self._count = count
         self._make = make
         self._keep = keep
-        self._made: OrderedDict[int, T] = OrderedDict()
+        self._cached: OrderedDict[int, T] = OrderedDict()
 
     def __len__(self) -> int:
         return self._count
@@ -39,16 +37,16 @@ class Lazy(Sequence[T]):
         number = place + self._count if place < 0 else place
         if not 0 <= number < self._count:
             raise IndexError(f"there is no item {place}: there are {self._count}")
-        item = self._made.pop(number) if number in self._made else self._make(number)
+        item = self._cached.pop(number) if number in self._cached else self._make(number)
         if self._keep:
-            self._made[number] = item
-            if len(self._made) > self._keep:
-                self._made.popitem(last=False)
+            self._cached[number] = item
+            if len(self._cached) > self._keep:
+                self._cached.popitem(last=False)
         return item
 
     def __iter__(self) -> Iterator[T]:
-        # not until an IndexError, as sequences do it: one that comes from making an item is no end
+        # the default stops at an IndexError, and would take one raised by `make` for the end
         return (self[number] for number in range(self._count))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": OrderedDict()}
+        return {**self.__dict__, "_cached": OrderedDict()}

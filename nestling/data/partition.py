@@ -1,6 +1,6 @@
-"""Who holds which samples: the training and test sets dealt out to clients.
+"""Partition the training and test sets among clients.
 
-Every way of dealing answers one question, for every sample: which client owns it? So no sample can be dealt twice.
+Each scheme computes the client of every sample, so no sample can be assigned twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from torch import Tensor
 
 from nestling.data.dataset import Dataset
 from nestling.errors import DataError, nearest
+from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 from nestling.settings.structs import MOST_ALIKE
 
-Owners = NDArray[np.int64]  # the client of every sample; −1 for nobody
+WAYS = ("iid", "classes", "dirichlet", "user")
+Owners = NDArray[np.int64]  # the client of every sample; −1 for none
 Random = np.random.Generator
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The shares of all clients.
+    """The samples of all clients.
 
-    Here shares are views of one tensor, so that there may be any number of clients: clone one before you pickle it.
-    Those of a text (`nestling.data.text.corpus.TextShares`) are read when they are asked for.
+    The entries are views of one tensor, so that there can be any number of clients: clone one before you pickle it.
+    Those of a text (`nestling.data.text.corpus.TextShares`) are read on access.
 
     Parameters
     ----------
@@ -61,36 +63,36 @@ def partition(
     minimum: int = 1,
     seed: int = 0,
 ) -> Partition:
-    """Deal a dataset out to clients; the same seed gives the same shares.
+    """Partition a dataset among clients; the same seed gives the same partition.
 
     Parameters
     ----------
     dataset
-        What to deal out.
+        The data to partition.
     clients
-        How many clients there are.
+        The number of clients.
     how
         - ``"iid"``: at random, in equal shares.
-        - ``"classes"``: every client gets `classes_per_client` classes, every class is cut into equal shards, one for
+        - ``"classes"``: every client gets `classes_per_client` classes; every class is cut into equal shards, one for
           each client that holds it (HeteroFL, FedRolex). The test samples of a class go to the same clients.
         - ``"dirichlet"``: the shares of each class are drawn from a Dirichlet distribution with parameter `alpha`;
-          small values are far from IID (NeFL, FedMorph). The test set is dealt in the same proportions.
-        - ``"user"``: a client is one of the users who made the samples, drawn at random where there are more. Test
-          samples go to their users if those are among the training users, else in equal shares at random.
+          small values are far from IID (NeFL, FedMorph). The test set is divided in the same proportions.
+        - ``"user"``: a client is one of the users in the data, drawn at random if there are more users than clients.
+          Test samples go to their users if those are among the training users, else in equal shares at random.
     classes_per_client
         For ``"classes"`` only.
     alpha
         For ``"dirichlet"`` only.
     minimum
-        The fewest training samples a client may have; 0 lets clients be empty.
+        The minimum number of training samples of a client; 0 allows empty clients.
     seed
         The seed of the experiment.
 
     Notes
     -----
     HeteroFL's code loses a shard when a client draws a class twice; here each sample is used exactly once. Dirichlet
-    shares are usually drawn anew until everyone has the minimum, which for small `alpha` may never happen; here the
-    largest clients give samples to those who have too few.
+    shares are usually redrawn until everyone has the minimum, which for small `alpha` may never happen; here the
+    largest clients give samples to those with too few.
 
     Examples
     --------
@@ -101,7 +103,14 @@ def partition(
     ([2, 2, 2, 2], True)
     """
     check_options(how, classes_per_client, alpha)
-    _check_numbers(dataset, clients, minimum, seed)
+    whole("clients", clients, 1, error=DataError)
+    whole("minimum", minimum, 0, error=DataError)
+    whole("seed", seed, error=DataError)
+    if clients * minimum > len(dataset.targets):
+        raise DataError(
+            f"{clients:,} clients at a minimum of {minimum:,} need {clients * minimum:,} training samples, "
+            f"but {dataset.name} has {len(dataset.targets):,}: use fewer clients, or a smaller minimum"
+        )
     random = numpy_stream(seed, "partition", how)
     if how == "iid":
         train, test = (_deal(len(targets), clients, random) for targets in (dataset.targets, dataset.test_targets))
@@ -123,10 +132,8 @@ def partition(
 
 
 def counts(dataset: Dataset, shares: Partition) -> Tensor:
-    """Count the training samples of every class that every client has: (clients, classes), int64.
+    """Return how many training samples of each class each client has: (clients, classes), int64.
 
-    Examples
-    --------
     >>> from nestling.data import from_arrays
     >>> data = from_arrays(np.zeros((6, 2)), [0, 0, 1, 1, 1, 1])
     >>> counts(data, partition(data, 2, "classes", classes_per_client=1)).sort(0).values
@@ -139,7 +146,7 @@ def counts(dataset: Dataset, shares: Partition) -> Tensor:
 
 
 def check_options(how: str, classes_per_client: int | None, alpha: float | None) -> None:
-    """Complain about options of :func:`partition` that are wrong whatever the dataset."""
+    """Raise `DataError` for options of :func:`partition` that are wrong for any dataset."""
     if how not in WAYS:
         raise DataError(f"there is no partition {how!r}{nearest(str(how), WAYS)}")
     for name, option, owner in (("classes_per_client", classes_per_client, "classes"), ("alpha", alpha, "dirichlet")):
@@ -148,32 +155,13 @@ def check_options(how: str, classes_per_client: int | None, alpha: float | None)
         if option is not None and how != owner:
             raise DataError(f"{name}={option!r} belongs to the partition {owner!r}, not to {how!r}")
     if classes_per_client is not None:
-        check_whole("classes_per_client", classes_per_client, 1)
+        whole("classes_per_client", classes_per_client, 1, error=DataError)
     if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha <= MOST_ALIKE):
         raise DataError(f"alpha must be a number above 0 and at most {MOST_ALIKE:,}, not {alpha!r}")
 
 
-def _check_numbers(dataset: Dataset, clients: int, minimum: int, seed: int) -> None:
-    check_whole("clients", clients, 1)
-    check_whole("minimum", minimum, 0)
-    check_whole("seed", seed, None)
-    if clients * minimum > len(dataset.targets):
-        raise DataError(
-            f"{clients:,} clients at a minimum of {minimum:,} need {clients * minimum:,} training samples, "
-            f"but {dataset.name} has {len(dataset.targets):,}: use fewer clients, or a smaller minimum"
-        )
-
-
-def check_whole(name: str, value: Any, least: int | None) -> None:
-    """Raise where a setting is no whole number, or below the least it may be."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or (least is not None and value < least):
-        bound = "" if least is None else f", at least {least}"
-        raise DataError(f"{name} must be a whole number{bound}, not {value!r}")
-
-
 def _deal(samples: int, clients: int, random: Random) -> Owners:
-    """Deal samples out like cards: sizes differ by at most one."""
+    """Return random owners of samples; the sizes of clients differ by at most one."""
     return random.permutation(np.arange(samples, dtype=np.int64) % clients)
 
 
@@ -195,7 +183,7 @@ def _by_classes(dataset: Dataset, clients: int, each: int, random: Random) -> tu
 
 
 def _holders(sizes: NDArray[Any], clients: int, each: int, random: Random, name: str) -> NDArray[np.bool_]:
-    """Draw which client holds which class, (clients, classes): `each` classes per client, none of them twice."""
+    """Draw which client holds which class, (clients, classes): `each` different classes per client."""
     present = int((sizes > 0).sum())
     if each > present:
         raise DataError(f"a client cannot hold {each} classes: {name} has {present}")
@@ -207,8 +195,8 @@ def _holders(sizes: NDArray[Any], clients: int, each: int, random: Random, name:
     left = _quotas(np.minimum(sizes, clients), clients * each, random, name)
     holds = np.zeros((clients, len(sizes)), dtype=bool)
     for client in range(clients):
-        # A class that needs all remaining clients is taken; the others by chance, in proportion to what is left. After
-        # that no class needs more clients than remain, so this cannot run into a dead end.
+        # A class that needs all remaining clients is always chosen, the others at random in proportion to what is left
+        # of them. No class ever needs more clients than remain, so this cannot run into a dead end.
         with np.errstate(divide="ignore"):
             keys = np.where(left == clients - client, -1.0, random.exponential(size=len(left)) / left)
         chosen = np.argpartition(keys, each - 1)[:each]
@@ -218,7 +206,7 @@ def _holders(sizes: NDArray[Any], clients: int, each: int, random: Random, name:
 
 
 def _quotas(most: NDArray[Any], total: int, random: Random, name: str) -> NDArray[Any]:
-    """Share `total` places out among classes: alike, but for a class at most as many as it has samples or clients."""
+    """Divide `total` shards equally among classes, but give none of them more than `most`."""
     if most.sum() < total:
         raise DataError(
             f"{total:,} shards cannot be cut from {name} so that each has a sample: "
@@ -253,14 +241,14 @@ def _by_dirichlet(dataset: Dataset, clients: int, alpha: float, minimum: int, ra
     for label, members in _members(dataset.test_targets.numpy(), dataset.classes):
         held = np.bincount(train[targets == label], minlength=clients)
         if not held.any():
-            held[:] = 1  # a class that nobody trains on: to everyone alike
+            held[:] = 1  # a class that nobody trains on: equal shares for everyone
         order = random.permutation(clients)  # rounding would always favour the same clients
         test[random.permutation(members)] = order[_cut(np.cumsum(held[order]) * len(members) // held.sum())]
     return train, test
 
 
 def _cut(ends: NDArray[np.int64]) -> Owners:
-    """Give the samples up to each end to the client there.
+    """Return the owner of each sample, where client k owns the samples from the end of client k − 1 to ``ends[k]``.
 
     >>> _cut(np.array([2, 2, 5]))
     array([0, 0, 2, 2, 2])
@@ -269,7 +257,7 @@ def _cut(ends: NDArray[np.int64]) -> Owners:
 
 
 def _lift(owners: Owners, clients: int, minimum: int, random: Random) -> None:
-    """Let the largest clients give samples, one by one, to those who have fewer than the minimum."""
+    """Move samples, one by one, from the largest clients to those with fewer than the minimum."""
     sizes = np.bincount(owners, minlength=clients)
     poor = np.flatnonzero(sizes < minimum)
     if not len(poor):
@@ -306,9 +294,6 @@ def _by_user(dataset: Dataset, clients: int, minimum: int, random: Random) -> tu
     return train, _deal(len(dataset.test_targets), clients, random)
 
 
-WAYS = ("iid", "classes", "dirichlet", "user")
-
-
 # --- from owners to shares -------------------------------------------------------------------------------------------
 
 
@@ -343,7 +328,7 @@ def _labels(dataset: Dataset, owners: Owners, clients: int) -> tuple[Tensor, ...
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Pause Python's collector, which would search hundreds of thousands of new tensors for cycles, many times."""
+    """Pause garbage collection, which would scan hundreds of thousands of new tensors many times."""
     paused = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Where clients run: engines take jobs and give back replies and failures as they come."""
+"""Engines run jobs, in this process, in worker processes or on Ray, and yield replies and failures as they arrive."""
 
 from nestling.engines.engine import Engine, Failure, Reply, Shared
 from nestling.engines.local import LocalEngine

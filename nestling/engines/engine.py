@@ -1,8 +1,8 @@
 """The interface of all engines.
 
-An engine knows nothing of federated learning. It is given a function that makes a worker (``make() → work``), runs
-``work(job)`` somewhere for every job, and yields what came of each as soon as it is there, in whatever order. What many
-jobs need is shared: carried to the workers once, or lying in memory that they all read.
+An engine knows nothing of federated learning. It gets a function that makes a worker (``make() → work``), runs
+``work(job)`` somewhere for every job, and yields the results as they arrive, in any order. Values that many jobs need
+are shared: sent to the workers once, or put in memory that all of them read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Work = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a job returned; `index` is its place among the jobs given.
+    """The value that a job returned; `index` is the job's position.
 
-    `events` are those that it reported in a worker process, until the engine has passed them on.
+    `events` are those reported in the worker process, until the engine has forwarded them.
     """
 
     index: int
@@ -30,9 +30,9 @@ class Reply:
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that raised an error. It would come again, so it is the caller's to judge.
+    """A job that raised an error. A retry would raise it again, so the caller decides what to do.
 
-    A job whose worker was lost is no failure: it is tried again, at last in the main process.
+    A job whose worker was lost is not a failure: it is tried again, finally in the main process.
     """
 
     index: int
@@ -42,26 +42,26 @@ class Failure:
 
 
 class Shared:
-    """Stands for a value in the jobs that carry it; what it is made of is an engine's own affair."""
+    """A reference to a shared value, which jobs carry instead of the value; each engine has its own kind."""
 
 
 class Engine(Protocol):
-    """Somewhere to run jobs."""
+    """Runs jobs."""
 
     def share(self, value: Any) -> Any:
-        """Put a value where all workers can read it, and return what jobs carry in its place.
+        """Put a value where all workers can read it, and return a reference to it for jobs.
 
-        Where a job is done it holds the value itself, which it must not change. The value stays as long as what is
-        returned here.
+        In the worker, the job holds the value itself, which it must not change. The value exists as long as the
+        reference.
         """
         ...
 
     def work(self, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> Iterator[Reply | Failure]:
-        """Run jobs, the largest first where `sizes` are given, and yield what becomes of each as it comes.
+        """Run jobs, the largest first if `sizes` are given, and yield the results as they arrive.
 
-        A job is taken out of `jobs` when it is handed out, so a sequence may make it only then. One that is lost with
-        its worker is taken again, and done in this process where two workers were lost with it: what the machine does
-        never decides which jobs are done.
+        A job is read from `jobs` when it is handed out, so a lazy sequence makes it only then. If its worker is lost,
+        it is read again; after two lost workers it is run in this process. So all jobs are done whatever the machine
+        does.
         """
         ...
 

@@ -1,19 +1,19 @@
-"""How long a job may take before its worker counts as stuck.
+"""Time limits of jobs, after which a worker counts as stuck.
 
-The limit is part of the settings (`worker_timeout`), or follows from what such jobs took so far. A worker that was
-replaced by mistake costs time and nothing else: its job is done again, at last in the main process without a limit.
+The limit is the setting `worker_timeout`, or is derived from the duration of earlier jobs. Replacing a worker by
+mistake only costs time: its job is run again, finally in the main process without a limit.
 """
 
 from __future__ import annotations
 
 import time
 
-_LEAST = 120.0  # seconds that a job always has
-_MULTIPLE = 20.0  # of the longest job of its kind so far
-_UNKNOWN = 1800.0  # seconds for a kind of job of which none is done yet
-_POLL = 1.0  # seconds between looks at the workers
+_LEAST = 120.0  # the minimum limit in seconds
+_MULTIPLE = 20.0  # the limit as a multiple of the longest job of its kind so far
+_UNKNOWN = 1800.0  # the limit in seconds while no job of its kind is done
+_POLL = 1.0  # seconds between two checks of the workers
 
-START = 600.0  # seconds until a worker process must have started: it imports PyTorch, maybe from a slow disk
+START = 600.0  # seconds until a worker process must have started: it imports PyTorch, possibly from a slow disk
 
 
 class TimeLimits:
@@ -47,20 +47,20 @@ class TimeLimits:
         return tries * (_UNKNOWN if longest is None else max(_LEAST, _MULTIPLE * longest))
 
     def finished(self, kind: str, seconds: float) -> None:
-        """Take note that a job of a kind took so long."""
+        """Record how long a job of a kind took."""
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
     @property
     def poll(self) -> float:
-        """Seconds between two looks at the workers."""
+        """Seconds between two checks of the workers."""
         return min(_POLL, max(0.05, self._fixed / 4)) if self._fixed else _POLL
 
 
 class Stopwatch:
-    """Counts the seconds between looks at the workers, but not those in which this process did not run.
+    """Counts the seconds between checks of the workers, but not those in which this process did not run.
 
-    A machine that slept, or a program that was stopped and continued (Ctrl-Z, fg), must not find all its workers late.
-    So no interval counts for more than twice the time between looks.
+    After the machine slept, or the program was stopped and continued (Ctrl-Z, fg), the workers must not count as late.
+    So no interval counts for more than twice the time between checks.
     """
 
     def __init__(self, poll: float) -> None:

@@ -1,9 +1,8 @@
 """The local engine: one worker in this process, or several processes of one thread each.
 
-Messages are pickled between processes that we started ourselves, never taken from outside. Their arrays lie in shared
-memory, which nobody copies on the way; what is shared is written there once, whoever reads it. A worker that dies, or
-takes far longer than it should, is replaced and its job given out once more; a job that two workers were lost with is
-done in this process.
+Messages are pickled, and only exchanged between processes that we started ourselves. Their arrays are in shared memory
+and are not copied on the way; a shared value is written there once for all workers. A worker that dies, or takes far
+too long, is replaced and its job is handed out again; after two lost workers, the job is run in this process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
@@ -28,11 +26,10 @@ from typing import Any
 import torch
 
 from nestling.draws import own_this_process
-from nestling.engines.attempt import attempt_in_worker, failure
-from nestling.engines.blocks import TRAVEL, Block
+from nestling.engines.attempt import attempt_in_worker
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import START, Stopwatch, TimeLimits
-from nestling.engines.messages import dump, load
+from nestling.engines.packing import dump, load
 from nestling.engines.parent import (
     NAME,
     UNGUARDED,
@@ -43,15 +40,16 @@ from nestling.engines.parent import (
     unguarded,
     watch_parent,
 )
+from nestling.engines.shared_memory import TRAVEL, Block
 from nestling.engines.tasks import Task, Tasks, work_here
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
 from nestling.heap import keep_freed_memory
 
-_LARGE = 2**16  # bytes from which on a message goes through shared memory
-_READY = -1  # the index of the first message of a worker: it has started
-_STARTS = 3  # workers in a row that may end while they start
-_STUCK = 300  # seconds until a message must have gone through: a worker may be stopped in the middle of one
+_LARGE = 2**16  # messages of at least so many bytes go through shared memory
+_READY = -1  # the index of a worker's first message: it has started
+_STARTS = 3  # give up after so many workers in a row that end while they start
+_STUCK = 300  # timeout in seconds of sending a message: a worker may be stopped in the middle of one
 
 
 class LocalEngine:
@@ -61,14 +59,14 @@ class LocalEngine:
     ----------
     make
         Makes a worker: a function from a job to its result. It is called once in every worker process, so it must be
-        picklable where there is more than one.
+        picklable if there is more than one.
     workers
-        How many; 1 runs everything in this process.
+        The number of workers; 1 runs everything in this process.
     timeout
-        Seconds after which a worker that is still at a job is replaced; 0 for a limit that follows from what such jobs
-        took so far (see `nestling.engines.limits`).
+        Seconds after which a worker that is still busy with a job is replaced; 0 for a limit derived from the duration
+        of earlier jobs (see `nestling.engines.limits`).
     before_last_try
-        Called before a job that two workers were lost with is done in this process, to save what there is.
+        Called before a job that two workers were lost with is run in this process, to save the state of the run.
 
     Examples
     --------
@@ -100,7 +98,7 @@ class LocalEngine:
         self._listening = False
 
     def share(self, value: Any) -> Any:
-        """Put a value into shared memory, once for all workers; one worker alone takes it as it is.
+        """Put a value into shared memory, once for all workers; with one worker, return the value itself.
 
         >>> engine = LocalEngine(lambda: abs)
         >>> engine.share(3)
@@ -109,20 +107,18 @@ class LocalEngine:
         return value if self._workers == 1 else _Parcel(value)
 
     def work(self, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> Iterator[Reply | Failure]:
-        """Run jobs and yield what becomes of each as it comes; one list of jobs at a time."""
+        """Run jobs and yield the results as they arrive; one list of jobs at a time."""
         if self._workers == 1:
-            return self._here(jobs)
-        return self._there(jobs, sizes)
-
-    def _here(self, jobs: Sequence[Any]) -> Iterator[Reply | Failure]:
-        yield from work_here(self._own_work(), jobs)
+            yield from work_here(self._own_work(), jobs)
+        else:
+            yield from self._work_in_processes(jobs, sizes)
 
     def _own_work(self) -> Work:
         if self._work is None:
             self._work = self._make()
         return self._work
 
-    def _there(self, jobs: Sequence[Any], sizes: Sequence[float] | None) -> Iterator[Reply | Failure]:
+    def _work_in_processes(self, jobs: Sequence[Any], sizes: Sequence[float] | None) -> Iterator[Reply | Failure]:
         if self._listening:
             raise RunError("an engine does one list of jobs at a time: read all replies to the first, or close it")
         self._listening = True
@@ -132,20 +128,20 @@ class LocalEngine:
             watch = Stopwatch(self._limits.poll)
             while tasks.open or busy:
                 self._hand_out(tasks, busy)
-                yield from tasks.results()  # the workers are at work again while the caller looks at these
-                if tasks.lost_twice and not busy:  # nobody else needs memory now
+                yield from tasks.results()  # the workers are busy again while the caller handles these
+                if tasks.lost_twice and not busy:  # no other worker needs memory now
                     tasks.do_here(self._own_work, _unpacked, self._before_last_try)
                 if busy:
                     self._listen(tasks, busy, watch)
         finally:
             self._listening = False
-            for worker in busy:  # the caller has stopped listening: what they still do is of no use
+            for worker in busy:  # the caller has stopped listening: their results are not needed
                 worker.stop()
                 if worker in self._crew:
                     self._crew.remove(worker)
 
     def _hand_out(self, tasks: Tasks, busy: dict[_Worker, Task]) -> None:
-        """Give jobs to whoever is idle, and to new workers while there are fewer than there may be."""
+        """Give jobs to idle workers, and to new ones up to the number of workers."""
         idle = [worker for worker in self._crew if worker not in busy]
         while tasks.waiting > len(idle) and len(self._crew) < self._workers:
             idle.append(self._worker())
@@ -160,10 +156,10 @@ class LocalEngine:
             else:
                 tasks.put_back(task)
                 self._failed(worker, "between two jobs")
-            del taken, parcel  # so that what it shares can go as soon as nobody needs it
+            del taken, parcel  # so that the values it shares are freed as soon as no job needs them
 
     def _listen(self, tasks: Tasks, busy: dict[_Worker, Task], watch: Stopwatch) -> None:
-        """Take in what workers say within a short time, and see to those that died or take too long."""
+        """Receive messages for a short time, and replace workers that died or take too long."""
         ends = [end for worker in busy for end in (worker.pipe, worker.process.sentinel)]
         ready = wait(ends, timeout=self._limits.poll)
         passed = watch.tick()
@@ -186,7 +182,7 @@ class LocalEngine:
                 self._remove(worker)
 
     def _hear(self, tasks: Tasks, busy: dict[_Worker, Task], worker: _Worker) -> None:
-        """Take in what a worker says, or that it is gone."""
+        """Receive a worker's message, or handle its end."""
         message = worker.receive()
         if message == _READY:
             self._failed_starts = 0
@@ -194,7 +190,7 @@ class LocalEngine:
         task = busy.pop(worker)
         if isinstance(message, Reply | Failure):
             if not tasks.done(task, message):
-                self._remove(worker)  # a new process has its memory in one piece
+                self._remove(worker)  # the memory of a new process is not fragmented
         elif worker.ready:
             tasks.lost(task, worker.name, worker.gone())
             self._remove(worker)
@@ -203,7 +199,7 @@ class LocalEngine:
             self._failed(worker, "while it started")
 
     def _failed(self, worker: _Worker, when: str, reason: str = "") -> None:
-        """Report a worker that was lost with no job begun; raise where all end before they can work."""
+        """Report a worker that was lost before it began a job; raise if workers keep ending while they start."""
         reason = reason or worker.gone()
         self._remove(worker)
         if worker.process.exitcode == UNGUARDED:
@@ -217,7 +213,7 @@ class LocalEngine:
         report("worker lost", f"{worker.name} {reason} {when}; another takes its place")
 
     def _remove(self, worker: _Worker) -> None:
-        """Stop a worker; another is started when there is work for it."""
+        """Stop a worker; another one is started when there is a job for it."""
         worker.stop()
         self._crew.remove(worker)
 
@@ -267,7 +263,7 @@ class _Worker:
         return True
 
     def receive(self) -> Reply | Failure | int | None:
-        """Return what the worker says, `_READY` where it has started, or None where it is gone."""
+        """Return the worker's message, `_READY` if it has started, or None if it has ended."""
         try:
             index, opened = _receive(self.pipe)
         except (EOFError, OSError):
@@ -279,18 +275,18 @@ class _Worker:
         return answer
 
     def gone(self) -> str:
-        """Return how the process ended, as the end of a sentence; one that does not answer any more is killed."""
+        """Return how the process ended, as the end of a sentence; kill it if it does not answer."""
         self.process.join(5)
         if self.process.exitcode is None:
             self.kill()
             return "does not answer any more"
-        how = ending(self.process.exitcode)
-        if how.endswith(("SIGINT", "SIGTERM", "SIGHUP")):
-            time.sleep(0.5)  # sent to all processes of ours, most likely: our own handler ends this one now
-        return how
+        reason = ending(self.process.exitcode)
+        if reason.endswith(("SIGINT", "SIGTERM", "SIGHUP")):
+            time.sleep(0.5)  # most likely sent to all our processes: our own handler ends this one now
+        return reason
 
     def kill(self) -> None:
-        self.process.kill()  # a stopped process would not hear anything else
+        self.process.kill()  # a stopped process does not react to any other signal
         self.process.join()
 
     def stop(self) -> None:
@@ -303,7 +299,7 @@ class _Worker:
 
 
 def _bound_waits(pipe: Connection) -> None:
-    """Let reading from a pipe and writing to it fail, instead of waiting for ever, where the other side is stopped."""
+    """Set a timeout on a pipe, so that reading and writing fail if the other process is stopped."""
     if not TRAVEL:
         return
     with contextlib.closing(socket.socket(fileno=os.dup(pipe.fileno()))) as end:
@@ -312,14 +308,14 @@ def _bound_waits(pipe: Connection) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """Work until the pipe closes: the whole life of a worker process."""
-    ignore_terminal("SIGINT")  # Ctrl-C is for the process that waits for us
-    watch_parent(lambda: os._exit(1))  # at once, in the middle of a job: nobody wants its result
-    logging.getLogger("nestling").addHandler(logging.NullHandler())  # events travel; nothing is printed here
+    """Run jobs until the pipe closes: the main function of a worker process."""
+    ignore_terminal("SIGINT")  # Ctrl-C is handled by the parent process
+    watch_parent(lambda: os._exit(1))  # at once, even in the middle of a job: its result is not needed
+    logging.getLogger("nestling").addHandler(logging.NullHandler())  # events are sent back; nothing is printed here
     torch.set_num_threads(1)
     keep_freed_memory()
     own_this_process()
-    with contextlib.suppress(EOFError, OSError):  # the other side is gone, and so are we
+    with contextlib.suppress(EOFError, OSError):  # the parent has ended
         _send(pipe, _READY, _Parcel(None))
         _serve_jobs(pipe)
 
@@ -329,22 +325,18 @@ def _serve_jobs(pipe: Connection) -> None:
 
     @functools.cache
     def work() -> Work:
-        made: Work = make()()
-        return made
+        function: Work = make()()
+        return function
 
     while True:
         index, opened = _receive(pipe)
-        result = attempt_in_worker(index, work, opened)
-        try:
-            answer = _Parcel(result)
-        except Exception as problem:  # whatever cannot be sent, the caller must hear of it
-            answer = _Parcel(replace(failure(index, problem), events=result.events))
+        answer = attempt_in_worker(index, work, opened, _Parcel)
         _send(pipe, index, answer)
-        del opened, result, answer  # what they hold is not needed while we wait
+        del opened, answer  # free their memory while waiting
 
 
 class _Parcel(Shared):
-    """A value ready for the pipe: bytes where it is small, or else a block, of which only the descriptor travels."""
+    """A value ready for the pipe: as bytes if it is small, else as a block, of which only the descriptor is sent."""
 
     def __init__(self, value: Any) -> None:
         message = dump(value)
@@ -363,7 +355,7 @@ def _send(pipe: Connection, index: int, parcel: _Parcel) -> None:
 
 
 def _receive(pipe: Connection) -> tuple[int, Callable[[], Any]]:
-    """The index of the next parcel, and a function that opens it: what is inside may be more than can be read here."""
+    """Return the index of the next parcel, and a function that unpacks it, which may fail."""
     index, heads = pickle.loads(pipe.recv_bytes())
     parcels = [(parts, Block(recv_handle(pipe)) if apart else None) for parts, apart in heads]
 
@@ -375,7 +367,7 @@ def _receive(pipe: Connection) -> tuple[int, Callable[[], Any]]:
 
 
 def _unpacked(job: Any) -> Any:
-    """Return a job with the shared values themselves in it, as it would arrive at a worker."""
+    """Return a job with the shared values themselves in it, as a worker would receive it."""
     message = dump(job)
     shared = [one for one in message.shared if isinstance(one, _Parcel)]
     read = [one.parts if one.block is None else one.block.read(one.parts) for one in shared]

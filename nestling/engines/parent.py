@@ -1,7 +1,7 @@
-"""Our child processes and their parent: how they start, how they ended, and that they end with it.
+"""Start child processes, describe how they ended, and end them with their parent.
 
-Children are started by ``spawn``: a new Python imports the parent's main module first. A script without the usual
-``if __name__ == "__main__":`` would so run itself again in every child.
+Children are started by ``spawn``: a new Python imports the parent's main module first. So a script without the usual
+``if __name__ == "__main__":`` would run itself again in every child.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
-NAME = "nestling-worker"  # how the names of our child processes begin
+NAME = "nestling-worker"  # the prefix of the names of our child processes
 UNGUARDED = 77  # exit code of a child that found itself running the parent's script again
 _POLL = 1.0  # seconds
 
 
 def end_if_script_is_unguarded() -> None:
-    """End this process, quietly, where it is a child of ours that runs its parent's script instead of jobs.
+    """End this process silently if it is a child of ours that runs its parent's script instead of jobs.
 
-    The parent, which sees the exit code, says it in one sentence.
+    The parent recognises the exit code and raises an error.
     """
     process = multiprocessing.current_process()
     if process.name.startswith(NAME) and getattr(process, "_inheriting", False):  # set while a child starts
@@ -30,7 +30,7 @@ def end_if_script_is_unguarded() -> None:
 
 
 def unguarded(what: str) -> str:
-    """Return the sentence for a script without a guard.
+    """Return the error message for a script without a guard.
 
     >>> unguarded("workers=2")[:40]
     'workers=2 starts new Python processes, w'
@@ -42,9 +42,9 @@ def unguarded(what: str) -> str:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a child process, which hears nothing of Ctrl-C until it calls `ignore_terminal`.
+    """Start a child process with SIGINT blocked until it calls `ignore_terminal`.
 
-    Else it would be interrupted in the middle of its imports, and say so at length.
+    Otherwise Ctrl-C would interrupt it in the middle of its imports, with a long traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):
         process.start()
@@ -57,7 +57,7 @@ def start(process: BaseProcess) -> None:
 
 
 def ignore_terminal(*names: str) -> None:
-    """Ignore signals that a terminal sends to all processes of a program: they are for the parent of this one."""
+    """Ignore signals that a terminal sends to all processes of a program: the parent handles them."""
     numbers = {getattr(signal, name) for name in names if hasattr(signal, name)}
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
@@ -77,13 +77,13 @@ def ending(code: int | None) -> str:
 
 
 def watch_parent(then: Callable[[], None]) -> None:
-    """Call something, in a thread, as soon as the process that started this one has ended."""
+    """Call `then`, in a thread, as soon as the parent process has ended."""
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
         return
 
     def watch() -> None:
-        # the sentinel stays open where a fork of the parent holds it, so the parent's id is looked at, too
+        # the sentinel stays open if a fork of the parent holds it, so the parent's id is checked, too
         while not wait([parent.sentinel], timeout=_POLL) and os.getppid() == parent.pid:
             pass
         then()

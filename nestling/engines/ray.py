@@ -1,16 +1,15 @@
 """The Ray engine: workers are Ray actors of one thread each, on this machine or on a cluster.
 
-What is shared is put into Ray's object store once, and read there by every actor of a machine. An actor that is lost,
-or takes far longer than it should, is replaced and its job given out once more; a job that two actors were lost with is
-done in this process. A Ray that we start listens on this machine alone, and ends with us; one that was there before is
-left as it was. Where Ray itself ends, it would end this process some ten seconds later without a word: the engine looks
-for that every second, and raises an error first.
+Shared values are put into Ray's object store once, where every actor of a machine reads them. An actor that is lost, or
+takes far too long, is replaced and its job is handed out again; after two lost actors, the job is run in this process.
+A Ray that we start listens on this machine only, and ends with us; one that was already running is left running. If Ray
+itself ends, it would end this process some ten seconds later without a message: the engine checks every second, and
+raises an error first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import signal
@@ -19,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -28,22 +26,23 @@ import numpy as np
 import torch
 
 from nestling.draws import own_this_process
-from nestling.engines.attempt import TRIES, attempt_in_worker, failure
+from nestling.engines.attempt import TRIES, attempt_in_worker
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import Stopwatch, TimeLimits
-from nestling.engines.messages import dump, load, travels
+from nestling.engines.packing import dump, load, travels
 from nestling.engines.tasks import Task, Tasks
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
 from nestling.heap import keep_freed_memory
+from nestling.imported import need
 
-_PER_CORE = 16  # workers that a Ray started here may have
-_LOOK = 1.0  # seconds between looks at whether Ray is there
-_PATIENCE = 120.0  # seconds until Ray must have found room for at least one worker
-_HABITS = {
+_PER_CORE = 16  # the maximum number of workers per core of a Ray that we start
+_LOOK = 1.0  # seconds between two checks that Ray is running
+_PATIENCE = 120.0  # seconds until Ray must have started at least one worker
+_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: a Ray of our own talks to 127.0.0.1 only
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as future versions do; saves a warning
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: our own Ray uses 127.0.0.1 only
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the default of future versions; avoids a warning
 }
 
 
@@ -55,14 +54,14 @@ class RayEngine:
     make
         Makes a worker: a function from a job to its result. It is called once in every actor, so it must be picklable.
     workers
-        How many actors.
+        The number of actors.
     address
-        Of a cluster to join, such as ``"auto"`` or ``"10.0.0.5:6379"``. Without one, Ray is used where this process is
-        connected to it already, and else started here.
+        The address of a cluster to join, such as ``"auto"`` or ``"10.0.0.5:6379"``. Without one, an existing connection
+        of this process is used, or else Ray is started here.
     gpus
-        Whether workers compute on GPUs, which Ray then deals out to them.
+        Whether workers compute on GPUs, which Ray then assigns to them.
     timeout, before_last_try
-        As those of the `LocalEngine`.
+        As in `LocalEngine`.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class RayEngine:
         return _Put(self._put(value))
 
     def work(self, jobs: Sequence[Any], sizes: Sequence[float] | None = None) -> Iterator[Reply | Failure]:
-        """Run jobs and yield what becomes of each as it comes; one list of jobs at a time."""
+        """Run jobs and yield the results as they arrive; one list of jobs at a time."""
         if self._listening:
             raise RunError("an engine does one list of jobs at a time: read all replies to the first, or close it")
         self._listening = True
@@ -105,12 +104,12 @@ class RayEngine:
             ray = self._connected()
             while len(self.crew) < min(self._workers, len(jobs)):
                 self.crew.append(self._actor())
-            for actor in self.crew:  # new ones may wait for room, old ones may have died meanwhile
+            for actor in self.crew:  # new ones may have to wait for resources, old ones may have died meanwhile
                 shift.expect(actor)
             since, watch = time.monotonic(), Stopwatch(self.limits.poll)
             while shift.tasks.open or shift.busy:
                 shift.hand_out()
-                yield from shift.tasks.results()  # the workers are at work again while the caller looks at these
+                yield from shift.tasks.results()  # the workers are busy again while the caller handles these
                 if shift.tasks.lost_twice and not shift.busy:
                     shift.tasks.do_here(self._own_work, self._unpacked, self._before_last_try)
                 if not (shift.tasks.waiting or shift.busy):
@@ -128,13 +127,13 @@ class RayEngine:
                     )
         finally:
             self._listening = False
-            for actor, _ in shift.busy.values():  # the caller has stopped listening: what they do is of no use
+            for actor, _ in shift.busy.values():  # the caller has stopped listening: their results are not needed
                 self._stop(actor)
                 if actor in self.crew:
                     self.crew.remove(actor)
 
     def close(self) -> None:
-        """Stop the workers; leave Ray where we joined it."""
+        """Stop the workers; leave Ray running unless we started it."""
         for actor in self.crew:
             self._stop(actor)
         self.crew.clear()
@@ -154,14 +153,14 @@ class RayEngine:
         return self._ray
 
     def check_services(self, now: bool = False) -> None:
-        """Raise where the processes of Ray that this one depends on have ended; looks once a second, or `now`."""
+        """Raise if the Ray processes that this one depends on have ended; checks once a second, or `now`."""
         if not now and time.monotonic() - self._checked < _LOOK:
             return
         self._checked = time.monotonic()
         for host, port in self._services:
             if not _refused(host, port):
                 continue
-            self.crew.clear()  # nobody could be told to end
+            self.crew.clear()  # they cannot be reached any more
             raise RunFailed(
                 "Ray has ended on this machine (it crashed, or was killed, often for lack of memory): what is saved "
                 "can be resumed, with fewer workers or engine=local if it happens again"
@@ -177,7 +176,7 @@ class RayEngine:
         return self._work
 
     def _unpacked(self, job: Any) -> Any:
-        """Return a job with the shared values themselves in it, as it would arrive at a worker."""
+        """Return a job with the shared values themselves in it, as a worker would receive it."""
         message = dump(job)
         shared = [self._connected().get(one.reference) for one in message.shared if isinstance(one, _Put)]
         return load(message.body, [bytearray(array) for array in message.arrays], [load(*one) for one in shared])
@@ -192,7 +191,7 @@ class RayEngine:
         return ray.remote(_Actor).options(num_cpus=1, num_gpus=share, max_restarts=0).remote(self._parts, paths)
 
     def replaced(self, actor: Any) -> Any:
-        """Put a new worker in the place of one that is lost."""
+        """Replace a lost worker by a new one."""
         self._stop(actor)
         new = self.crew[self.crew.index(actor)] = self._actor()
         return new
@@ -203,11 +202,11 @@ class RayEngine:
 
 
 class _Shift:
-    """One list of jobs: who does which, and who is idle or about to come."""
+    """The state of one list of jobs: which actors are busy, idle or starting."""
 
     def __init__(self, engine: RayEngine, jobs: Sequence[Any], sizes: Sequence[float] | None) -> None:
         self._engine = engine
-        self._coming: dict[Any, Any] = {}
+        self._starting: dict[Any, Any] = {}
         self._idle: list[Any] = []
         self._refused = 0
         self._processes: dict[Any, tuple[str, int]] = {}  # actor → its machine and process
@@ -215,14 +214,14 @@ class _Shift:
         self.busy: dict[Any, tuple[Any, Task]] = {}
 
     def awaited(self) -> list[Any]:
-        return [*self.busy, *self._coming]
+        return [*self.busy, *self._starting]
 
     def expect(self, actor: Any) -> None:
-        """Ask an actor whether it has started."""
-        self._coming[actor.ready.remote()] = actor
+        """Wait for an actor to start."""
+        self._starting[actor.ready.remote()] = actor
 
     def hand_out(self) -> None:
-        """Give jobs to whoever is idle."""
+        """Give jobs to idle actors."""
         while self._idle and self.tasks.waiting:
             taken = self.tasks.take(dump)
             if taken is None:
@@ -233,9 +232,9 @@ class _Shift:
             self.busy[actor.do.remote(task.index, message.body, _arrays(message.arrays), *shared)] = actor, task
 
     def hear(self, ray: Any, reference: Any) -> None:
-        """Take in what an actor says, or that it is lost."""
-        if reference in self._coming:
-            actor = self._coming.pop(reference)
+        """Receive an actor's result, or handle its loss."""
+        if reference in self._starting:
+            actor = self._starting.pop(reference)
             try:
                 self._processes[actor] = ray.get(reference)
                 self._refused = 0
@@ -261,7 +260,7 @@ class _Shift:
         self.expect(self._engine.replaced(actor))
 
     def replace_late(self, passed: float) -> None:
-        """Replace workers that take too long, now that so many seconds have passed."""
+        """Replace workers that take too long; `passed` is the time in seconds since the last check."""
         for reference, (actor, task) in list(self.busy.items()):
             task.seconds += passed
             if not self.tasks.late(task):
@@ -269,7 +268,7 @@ class _Shift:
             del self.busy[reference]
             self.tasks.lost(task, self._named(actor), f"gave no answer within {task.seconds:.0f} seconds")
             machine, process = self._processes[actor]
-            if machine == socket.gethostname():  # Ray asks a worker to end, which a stopped one does not hear
+            if machine == socket.gethostname():  # Ray asks a worker to end, but a stopped one does not react
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)
             self.expect(self._engine.replaced(actor))
@@ -280,55 +279,50 @@ class _Shift:
 
 
 class _Actor:
-    """A worker: the whole of it runs in a process of Ray's."""
+    """A worker; it runs in a process of Ray."""
 
     def __init__(self, make: tuple[bytes, list[Any]], paths: list[str]) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
         own_this_process()
-        sys.path.extend(path for path in paths if path not in sys.path)  # what the caller can import, we can
+        sys.path.extend(path for path in paths if path not in sys.path)  # import whatever the caller can import
         self._make = make
         self._work: Work | None = None
 
     def ready(self) -> tuple[str, int]:
-        """Return the machine and the process of this worker, which has started."""
+        """Return the machine and the process id of this worker."""
         return socket.gethostname(), os.getpid()
 
     def do(self, index: int, body: bytes, arrays: list[Any], *shared: tuple[bytes, list[Any]]) -> Any:
-        """Do a job, and return its reply or failure, taken apart."""
-        result = attempt_in_worker(index, self._made, lambda: load(body, arrays, [load(*one) for one in shared]))
-        try:
-            answer = dump(result)
-        except Exception as problem:  # whatever cannot be sent, the caller must hear of it
-            answer = dump(replace(failure(index, problem), events=result.events))
+        """Run a job and return its packed reply or failure."""
+        answer = attempt_in_worker(
+            index, self._own_work, lambda: load(body, arrays, [load(*one) for one in shared]), dump
+        )
         return answer.body, _arrays(answer.arrays)
 
-    def _made(self) -> Work:
+    def _own_work(self) -> Work:
         if self._work is None:
             self._work = load(*self._make)()
         return self._work
 
 
 class _Put(Shared):
-    """A value in Ray's object store, which lives as long as its reference."""
+    """A value in Ray's object store, which exists as long as its reference."""
 
     def __init__(self, reference: Any) -> None:
         self.reference = reference
 
 
 def _arrays(parts: Sequence[memoryview]) -> list[Any]:
-    """Bytes as arrays, which Ray carries without copying them more than once."""
+    """Return bytes as arrays, which Ray copies only once."""
     return [np.frombuffer(part, dtype=np.uint8) for part in parts]
 
 
 def need_ray() -> Any:
-    """Return the package, or say in one sentence that it is missing."""
-    for name, value in _HABITS.items():
+    """Return the package ray; raise `RunError` if it is not installed."""
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise RunError("the Ray engine needs the package 'ray': pip install 'nestling[ray]'") from None
+    return need("ray", "ray", "the Ray engine needs", RunError)
 
 
 def _begin(ray: Any, workers: int, address: str) -> None:
@@ -337,7 +331,7 @@ def _begin(ray: Any, workers: int, address: str) -> None:
     if address:
         host, colon, port = address.rpartition(":")
         try:
-            if colon and port.isdigit() and "/" not in host:  # Ray itself would try for minutes
+            if colon and port.isdigit() and "/" not in host:  # fail at once; Ray itself would try for minutes
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             with _own_handlers():
                 ray.init(address=address, **quiet)
@@ -359,7 +353,7 @@ def _begin(ray: Any, workers: int, address: str) -> None:
 
 @contextlib.contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Keep the caller's handler of SIGTERM, where there is one: Ray puts its own in its place, which just exits."""
+    """Restore the caller's handler of SIGTERM, if any: Ray replaces it by one that just exits."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -369,16 +363,16 @@ def _own_handlers() -> Iterator[None]:
 
 
 def _services(ray: Any, own: bool) -> list[tuple[str, int]]:
-    """Where the processes listen that this one cannot do without: the raylet of this machine, and a GCS of our own."""
+    """Return the addresses of the services that this process needs: this machine's raylet, and our own GCS."""
     here = ray.get_runtime_context().get_node_id()
     nodes = [node for node in ray.nodes() if node["NodeID"] == here]
-    found = [(str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])) for node in nodes]
+    raylets = [(str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])) for node in nodes]
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return [*found, (host.strip("[]"), int(port))] if own else found  # a cluster's may come back
+    return [*raylets, (host.strip("[]"), int(port))] if own else raylets  # a cluster's GCS may come back
 
 
 def _refused(host: str, port: int) -> bool:
-    """Whether nobody listens at an address any more; one that is slow to answer is still there."""
+    """Return whether an address refuses connections; a service that is slow to answer does not count."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except ConnectionRefusedError:
@@ -389,5 +383,5 @@ def _refused(host: str, port: int) -> bool:
 
 
 def _last_line(problem: Exception) -> str:
-    """The last line of what Ray says: the error itself, after all the places that it went through."""
+    """Return the last line of Ray's message: the error itself, after the traceback."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[-1].strip()

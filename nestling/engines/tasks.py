@@ -1,4 +1,4 @@
-"""The tasks of one list of jobs: which are still to be done, how often each was tried, and what came of them."""
+"""The tasks of one list of jobs: which are waiting, how often each was tried, and their results."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Task:
     Attributes
     ----------
     index
-        Its place among the jobs.
+        Its position among the jobs.
     tries
-        Which attempt this is, from 1.
+        The number of this attempt, from 1.
     kind
         The type of the job: jobs of one type take similarly long.
     seconds
-        How long it has been at work, as far as that is counted.
+        How long it has been running, as counted by a `Stopwatch`.
     """
 
     index: int
@@ -37,12 +37,12 @@ class Task:
 
 
 class Tasks:
-    """Hands out jobs, takes in what came of them, and gives those that were lost out again.
+    """Hands out jobs, collects their results, and hands lost ones out again.
 
     Parameters
     ----------
     jobs, sizes
-        As `Engine.work` takes them.
+        As in `Engine.work`.
     limits
         The time limits of the engine.
     """
@@ -56,7 +56,7 @@ class Tasks:
 
     @property
     def waiting(self) -> int:
-        """How many jobs can be handed out now: none while one has to be done in the main process first."""
+        """The number of jobs that can be handed out now: none while one must be run in the main process first."""
         return 0 if self.lost_twice else len(self._waiting)
 
     @property
@@ -65,21 +65,21 @@ class Tasks:
         return bool(self._waiting or self._results or self.lost_twice)
 
     def take(self, pack: Callable[[Any], Any]) -> tuple[Task, Any] | None:
-        """Return the next task and its job as `pack` makes it ready to be sent; None where that fails."""
+        """Return the next task and its packed job; None if packing fails, which is recorded as the job's failure."""
         task = self._waiting.popleft()
         try:
             job = self._jobs[task.index]
             return replace(task, kind=type(job).__name__, seconds=0.0), pack(job)
-        except Exception as problem:  # whatever cannot be sent is this job's failure alone
+        except Exception as problem:  # a job that cannot be sent must not end the others
             self._results.append(failure(task.index, problem))
             return None
 
     def put_back(self, task: Task) -> None:
-        """Hand a task out again that its worker never began."""
+        """Put back a task that its worker never began."""
         self._waiting.appendleft(task)
 
     def done(self, task: Task, result: Reply | Failure) -> bool:
-        """Take in what a worker says of a task; return False where it ran out of memory: it is tried elsewhere."""
+        """Record a task's result; return False if its worker ran out of memory, and hand it out again."""
         forward(result.events)
         if isinstance(result, Failure) and out_of_memory(result.error):
             report("allocation failed", f"a worker could not do {self._named(task)}: {first_line(result.error)}")
@@ -90,30 +90,30 @@ class Tasks:
         return True
 
     def lost(self, task: Task, worker: str, reason: str) -> None:
-        """Take in that a worker was lost with a task."""
+        """Record that a worker was lost while it ran a task."""
         report("worker lost", f"{worker} {reason} while it did {self._named(task)}; another takes its place")
         self._again(task, reason)
 
     def late(self, task: Task) -> bool:
-        """Return whether a task has been at work for longer than it may be."""
+        """Return whether a task has exceeded its time limit."""
         return task.seconds > self._limits.of(task.kind, task.tries)
 
     def results(self) -> Iterator[Reply | Failure]:
-        """Yield and forget the results so far."""
+        """Yield the results so far, each once."""
         while self._results:
             yield self._results.popleft()
 
     def do_here(self, worker: Callable[[], Work], unpack: Callable[[Any], Any], before: Callable[[], None]) -> None:
-        """Do a job in this process that was lost twice.
+        """Run a job that was lost twice in this process.
 
         Parameters
         ----------
         worker
-            Returns the function that does jobs here.
+            Returns the function that runs jobs here.
         unpack
-            Returns a job with the values themselves in the places of shared ones.
+            Returns a job with the shared values themselves in it.
         before
-            Called first, to save what there is: a job that ends processes would now end this one.
+            Called first, to save the state of the run: a job that ends processes would now end this one.
         """
         task, reason = self.lost_twice.popleft()
         report(
@@ -133,7 +133,7 @@ class Tasks:
 
     def _again(self, task: Task, reason: str) -> None:
         if task.tries < TRIES:
-            self._waiting.appendleft(replace(task, tries=task.tries + 1))  # at once: others may have to wait for it
+            self._waiting.appendleft(replace(task, tries=task.tries + 1))  # at once: other results may wait for it
         else:
             self.lost_twice.append((task, reason))
 
@@ -142,7 +142,7 @@ class Tasks:
 
 
 def work_here(work: Work, jobs: Sequence[Any]) -> Iterator[Reply | Failure]:
-    """Do jobs one after another in this process; one for which there was no memory is tried once more."""
+    """Run jobs one after another in this process; retry one that ran out of memory once."""
     for index in range(len(jobs)):
         result = attempt(work, index, jobs[index])
         if isinstance(result, Failure) and out_of_memory(result.error):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nestling.data import Dataset, Partition, Text
 from nestling.engines import Engine, LocalEngine, RayEngine
-from nestling.engines.messages import travels
+from nestling.engines.packing import travels
 from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError

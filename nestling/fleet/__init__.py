@@ -1,4 +1,4 @@
-"""The fleet: who takes part in a round, how large a sub-model each device carries, how long a round would take."""
+"""The fleet: which clients take part in a round, the sub-model size of each device, and the duration of a round."""
 
 from nestling.fleet.clock import RoundClock, Timing, round_clock, time_of
 from nestling.fleet.devices import DEVICES, Device, Population, online, population

@@ -1,4 +1,4 @@
-"""The clock: how long a client, and a synchronous round of clients, would take on real devices."""
+"""The simulated clock: how long a client, and a synchronous round of clients, would take on real devices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nestling.fleet.devices import Device
-from nestling.fleet.given import real
+from nestling.number_checks import real
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a client spends on its part of a round, one thing after the other."""
+    """The seconds that a client spends on download, computation and upload, one after the other."""
 
     download: float
     compute: float
@@ -23,14 +23,14 @@ class Timing:
 
     @property
     def total(self) -> float:
-        """All seconds together."""
+        """The sum of the three."""
         return self.download + self.compute + self.upload
 
 
 def time_of(device: Device, bytes_down: float, bytes_up: float, macs: float) -> Timing:
     """Return how long a device takes to receive, to compute and to send.
 
-    `macs` are those of all the training in the round; `fit.TRAINING` tells how many a forward pass stands for.
+    `macs` are those of all training steps in the round; see `fit.TRAINING` for their ratio to a forward pass.
 
     >>> time_of(Device("toy", memory=1e9, speed=100, down=10, up=5), bytes_down=20, bytes_up=20, macs=50)
     Timing(download=2.0, compute=0.5, upload=4.0)
@@ -44,7 +44,7 @@ def time_of(device: Device, bytes_down: float, bytes_up: float, macs: float) -> 
 
 @dataclass(frozen=True)
 class RoundClock:
-    """What the server sees of a round: its seconds, whose updates arrived in time, and whose did not."""
+    """The duration of a round, the clients whose updates arrived in time, and those whose updates did not."""
 
     seconds: float
     finished: tuple[int, ...]
@@ -52,10 +52,10 @@ class RoundClock:
 
 
 def round_clock(timings: Mapping[int, Timing], deadline: float | None = None) -> RoundClock:
-    """Return how long a synchronous round takes, and who makes it.
+    """Return how long a synchronous round takes, and which clients finish in time.
 
-    The round ends with its slowest client; or, where some are slower than the deadline, with the deadline, and without
-    them. A round in which nobody takes part takes no time.
+    The round ends with its slowest client, or at the deadline, without the clients that are slower. A round without
+    clients takes no time.
 
     >>> quick, slow = Timing(1, 2, 1), Timing(10, 90, 20)
     >>> round_clock({3: slow, 7: quick})

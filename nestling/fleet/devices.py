@@ -1,4 +1,4 @@
-"""Simulated devices: what they can hold, compute and send, and when they are there."""
+"""Simulated devices: their memory, speed, bandwidth and availability."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.errors import FleetError, nearest
-from nestling.fleet.given import real, whole
-from nestling.fleet.shares import deal, name_and_share, normalise, parts
+from nestling.fleet.apportion import deal, name_and_share, normalise, parts
+from nestling.number_checks import real, whole
 from nestling.seeds import derive
 
 
@@ -22,15 +22,15 @@ class Device:
     Attributes
     ----------
     name
-        What tables show.
+        Its name in tables.
     memory
-        Bytes that training may take.
+        Bytes available for training.
     speed
-        Multiply-accumulates a second that training reaches, which is far below the chip's peak.
+        Multiply-accumulates per second in training, far below the chip's peak.
     down, up
-        Bytes a second from and to the server.
+        Bytes per second from and to the server.
     available
-        The probability to be online in a round.
+        The probability of being online in a round.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Device:
 _KB, _MB = 10**3, 10**6
 _MIB, _GIB = 2**20, 2**30
 
-# Orders of magnitude, not measurements. Speed: cores · clock · multiply-accumulates a cycle is the peak in float32, and
-# training small layers reaches a tenth to a quarter of it. Memory: what the system leaves to one program. Links:
+# Orders of magnitude, not measurements. Speed: the peak in float32 is cores · clock · multiply-accumulates per cycle;
+# training small layers reaches a tenth to a quarter of it. Memory: what the system leaves to one program. Bandwidth:
 # uploads from phones stay below 1 MB/s (McMahan et al. 2017). Availability: phones train only when idle,
 # charging and on a free network, mostly at night (Bonawitz et al. 2019).
 DEVICES = {
@@ -76,14 +76,14 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class Population:
-    """Which client has which device; `population` makes it."""
+    """The devices of all clients, as made by `population`."""
 
     clients: int
     mix: tuple[tuple[Device, float], ...]
     seed: int
 
     def device_of(self, client: int) -> Device:
-        """Return the device of a client, which it keeps.
+        """Return the device of a client, the same in all rounds.
 
         >>> population(3, "laptop").device_of(2).name
         'laptop'
@@ -100,15 +100,15 @@ def population(
     mix: str | Mapping[str, float] | Mapping[Device, float] | Sequence[str | Device | tuple[str | Device, float]],
     seed: int = 0,
 ) -> Population:
-    """Deal devices out to clients, in exact numbers (largest remainder) and a random order.
+    """Assign devices to clients, in exact numbers (largest remainder) and random order.
 
     Parameters
     ----------
     clients
-        How many there are.
+        The number of clients.
     mix
-        Names from `DEVICES`, or devices of your own, with shares: ``"phone-low:3,laptop:1"``, a mapping, a list
-        of names, devices or pairs. Without shares, equal numbers.
+        Names from `DEVICES`, or your own devices, with shares: ``"phone-low:3,laptop:1"``, a mapping, or a list of
+        names, devices or pairs. Without shares, equal numbers.
     seed
         The seed of the order.
 
@@ -118,13 +118,13 @@ def population(
     >>> sorted(people.device_of(client).name for client in range(8))
     ['laptop', 'laptop', 'phone-low', 'phone-low', 'phone-low', 'phone-low', 'phone-low', 'phone-low']
     """
-    found = parts("a mix of devices", mix, lambda text: text.split(","), name_and_share)
-    devices = [_device(kind) for kind, _ in found]
+    pairs = parts("a mix of devices", mix, lambda text: text.split(","), name_and_share)
+    devices = [_device(kind) for kind, _ in pairs]
     names = [device.name for device in devices]
     for name in names:
         if names.count(name) > 1:
             raise FleetError(f"the device {name!r} is named twice: name each once")
-    shares = normalise(devices, [share for _, share in found], lambda device: device.name)
+    shares = normalise(devices, [share for _, share in pairs], lambda device: device.name)
     return Population(whole("the number of clients", clients, 1), shares, whole("the seed", seed, 0))
 
 

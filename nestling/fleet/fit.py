@@ -1,4 +1,4 @@
-"""Which level a device can carry: the largest that fits its memory and, if need be, its time."""
+"""The largest level that fits a device's memory and, if there is a deadline, its time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Protocol
 from nestling.errors import FleetError
 from nestling.fleet.clock import time_of
 from nestling.fleet.devices import Device
-from nestling.fleet.given import real, whole
 from nestling.fleet.levels import Level
+from nestling.number_checks import real, whole
 
-TRAINING = (
-    3  # MACs of a training step per MAC of its forward pass: gradients of the inputs and of the weights add one each
-)
+# MACs of a training step per MAC of its forward pass: gradients of the inputs and of the weights add one each.
+TRAINING = 3
 
 
 class Costs(Protocol):
-    """What a level costs, as `nestling.cost` tells it: bytes to send, MACs of a forward pass, memory of a step."""
+    """The cost of a level, as `nestling.cost` returns it: bytes to send, MACs of a forward pass, memory of a step."""
 
     @property
     def bytes(self) -> int: ...  # noqa: D102
@@ -35,11 +34,11 @@ def level_for(device: Device, costs: Mapping[Level, Costs], deadline: float | No
     Parameters
     ----------
     device
-        What is to carry it.
+        The device.
     costs
-        What each level costs, at the batch that will be trained.
+        The cost of each level, at the batch size of the training.
     deadline
-        Seconds within which a client must receive, train and send; without it, memory alone decides.
+        Seconds within which a client must receive, train and send; without it, only memory counts.
     steps
         Training steps in a round, for the deadline.
 

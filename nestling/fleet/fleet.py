@@ -1,4 +1,4 @@
-"""`Fleet`: who takes part in a round, and at which level."""
+"""`Fleet`: which clients take part in a round, and at which level."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.errors import FleetError, nearest
-from nestling.fleet.given import whole
+from nestling.fleet.apportion import deal
 from nestling.fleet.levels import Level
 from nestling.fleet.mix import Mix, parse_mix
-from nestling.fleet.shares import deal
+from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 
-REACH = 2  # how many levels below and above its own a client of a tier may choose (NeFL, B.5)
+REACH = 2  # a client of a tier draws among so many levels below and above its own (NeFL, B.5)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Clients, the levels they have, and how many take part in a round.
+    """The clients, their levels, and the sampling of a round.
 
-    Everything is a function of the seed, the round and the client, so asking in another order, or in another process,
-    gives the same answer; nothing is computed per round for clients that take no part.
+    Everything is a function of the seed, the round and the client, so it does not depend on the order of calls or on
+    the process; nothing is computed per round for clients that take no part.
 
     Parameters
     ----------
     clients
-        How many there are; they are numbered from 0.
+        The number of clients; they are numbered from 0.
     per_round
-        How many take part in a round.
+        The number of clients in a round.
     mix
-        Levels and shares, as `parse_mix` makes (and takes) them.
+        Levels and shares, as `parse_mix` returns (and accepts) them.
     assign
-        ``"fixed"`` every client has one level for good, and the shares are exact, by largest remainder (HeteroFL's
-        Fix); ``"dynamic"`` a level is drawn per client and round (HeteroFL's Dynamic); ``"tiers"`` every client
-        belongs for good to the tier of one level and draws each round, evenly, among the levels up to two below and
-        above it (NeFL, B.5). NeFL's tiers have equal numbers of clients; here they have those of the shares.
+        ``"fixed"``: every client has one level in all rounds, in exact shares by largest remainder (HeteroFL's Fix);
+        ``"dynamic"``: a level is drawn per client and round (HeteroFL's Dynamic); ``"tiers"``: every client belongs to
+        the tier of one level and draws each round, uniformly, among the levels up to two below and above it (NeFL,
+        B.5). NeFL's tiers have equal numbers of clients; here the numbers follow the shares.
     seed
         The seed of all draws.
 
@@ -80,7 +80,7 @@ class Fleet:
         return ASSIGNMENTS[self.assign](self, client, whole("the round", round, 0))
 
     def sample(self, round: int) -> tuple[int, ...]:
-        """Return who takes part in a round: different clients, each set of them as likely, in increasing order.
+        """Return the clients of a round, drawn uniformly without replacement, in increasing order.
 
         >>> Fleet(clients=342_477, per_round=2, mix=parse_mix("a")).sample(round=0)
         (..., ...)

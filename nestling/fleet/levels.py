@@ -1,4 +1,4 @@
-"""Levels: how much of every axis a device keeps, under a name that tables and files show."""
+"""Levels: the share of every axis that a device keeps, with a name for tables and files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nestling.errors import FleetError
-from nestling.fleet.given import read, real, written
+from nestling.number_checks import decimal, parse_number, real
 
 LEVELS = {"a": 1.0, "b": 1 / 2, "c": 1 / 4, "d": 1 / 8, "e": 1 / 16}  # HeteroFL's computation complexity levels
 
@@ -16,8 +16,7 @@ LEVELS = {"a": 1.0, "b": 1 / 2, "c": 1 / 4, "d": 1 / 8, "e": 1 / 16}  # HeteroFL
 class Level:
     """A ratio in (0, 1] and its name: one of a to e, or the ratio itself as a decimal.
 
-    The name always says the ratio, so a level that was written down is read back as itself; and it holds nothing that
-    a file's name could not.
+    The name determines the ratio, so a level can be read back from its name; and it is a valid part of a file name.
 
     >>> Level("b", 0.5), Level("0.3", 0.3)
     (Level(name='b', ratio=0.5), Level(name='0.3', ratio=0.3))
@@ -28,10 +27,10 @@ class Level:
 
     def __post_init__(self) -> None:
         ratio = real(f"the ratio of level {self.name!r}", self.ratio, above=0, most=1)
-        names = [*(name for name, known in LEVELS.items() if known == ratio), written(ratio)]
+        names = [*(name for name, known in LEVELS.items() if known == ratio), decimal(ratio)]
         if self.name not in names:
             raise FleetError(
-                f"a level of ratio {written(ratio)} is called {' or '.join(map(repr, names))}, not {self.name!r}"
+                f"a level of ratio {decimal(ratio)} is called {' or '.join(map(repr, names))}, not {self.name!r}"
             )
         object.__setattr__(self, "ratio", ratio)
 
@@ -48,22 +47,22 @@ def parse_level(given: str | float | Level) -> Level:
     if text in LEVELS:
         return Level(text, LEVELS[text])
     try:
-        ratio = real("a level", read(text) if text else given, above=0, most=1)
+        ratio = real("a level", parse_number(text) if text else given, above=0, most=1)
     except FleetError:
         raise FleetError(
             f"there is no level {given!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
             "or a number above 0 and at most 1"
         ) from None
-    return Level(written(ratio), ratio)
+    return Level(decimal(ratio), ratio)
 
 
 def parse_levels(given: str | Sequence[str | float | Level]) -> tuple[Level, ...]:
-    """Return several levels, in the order given; each may stand there once.
+    """Return several different levels, in the order given.
 
     Parameters
     ----------
     given
-        Levels with hyphens between them, as the papers write it, or with commas; or a list of names and numbers.
+        Levels separated by hyphens, as in the papers, or by commas; or a list of names and numbers.
 
     Examples
     --------
@@ -82,9 +81,9 @@ def parse_levels(given: str | Sequence[str | float | Level]) -> tuple[Level, ...
 
 
 def split(text: str) -> list[str]:
-    """Return the parts of a text that has commas between them, or hyphens where there is no comma.
+    """Return the parts of a text separated by commas, or by hyphens if there is no comma.
 
-    The hyphen of ``1e-3`` is none of those.
+    The hyphen of ``1e-3`` is not a separator.
 
     >>> split("a-b-1e-3"), split("a, 0.5")
     (['a', 'b', '1e-3'], ['a', '0.5'])
@@ -94,13 +93,13 @@ def split(text: str) -> list[str]:
 
 
 def once(levels: Sequence[Level]) -> None:
-    """Raise `FleetError` where two levels have the same ratio, whatever their names."""
+    """Raise `FleetError` if two levels have the same ratio, whatever their names."""
     seen: dict[float, Level] = {}
     for level in levels:
         if level.ratio in seen:
             raise FleetError(
                 f"the levels {seen[level.ratio].name!r} and {level.name!r} are the same ratio, "
-                f"{written(level.ratio)}: name each once"
+                f"{decimal(level.ratio)}: name each once"
             )
         seen[level.ratio] = level
 

@@ -1,4 +1,4 @@
-"""Mixes: which levels a fleet has, and what share of its clients is at each."""
+"""Mixes: the levels of a fleet and the share of clients at each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from nestling.fleet.given import real, written
+from nestling.fleet.apportion import Part, name_and_share, normalise, parts
 from nestling.fleet.levels import Level, once, parse_level, split
-from nestling.fleet.shares import Part, name_and_share, normalise, parts
+from nestling.number_checks import decimal, real
 
 Mix: TypeAlias = tuple[tuple[Level, float], ...]
 
@@ -32,10 +32,10 @@ def parse_mix(
     >>> parse_mix({"a": 1, "e": 9}) == parse_mix([("a", 0.1), ("e", 0.9)]) == parse_mix("a:10, e:90")
     True
     """
-    found = parts("a mix of levels", given, split, _part)
-    levels = [parse_level(level) for level, _ in found]  # type: ignore[arg-type]  # refuses what is no level
+    pairs = parts("a mix of levels", given, split, _part)
+    levels = [parse_level(level) for level, _ in pairs]  # type: ignore[arg-type]  # it raises for other types
     once(levels)
-    return normalise(levels, [share for _, share in found], lambda level: level.name)
+    return normalise(levels, [share for _, share in pairs], lambda level: level.name)
 
 
 def _part(text: str) -> Part:
@@ -44,16 +44,16 @@ def _part(text: str) -> Part:
 
 
 def write_mix(mix: Mix) -> str:
-    """Return the text that `parse_mix` reads as just this mix.
+    """Return the text of a mix, the inverse of `parse_mix`.
 
     >>> write_mix(parse_mix("a1-e9"))
     'a:0.1,e:0.9'
     """
-    return ",".join(f"{level.name}:{written(share)}" for level, share in mix)
+    return ",".join(f"{level.name}:{decimal(share)}" for level, share in mix)
 
 
 def mix_of_two(one: str | float | Level, other: str | float | Level, rho: float) -> Mix:
-    """Return the mix in which the share `rho` of all clients has the larger of two levels (FedRolex, Section 4.3).
+    """Return the mix in which a share `rho` of the clients has the larger of two levels (FedRolex, Section 4.3).
 
     >>> write_mix(mix_of_two("a", "e", 0.25)), write_mix(mix_of_two("a", "e", 0))
     ('a:0.25,e:0.75', 'e:1')
@@ -64,5 +64,5 @@ def mix_of_two(one: str | float | Level, other: str | float | Level, rho: float)
     return parse_mix([(level, share) for level, share in ((large, rho), (small, 1 - rho)) if share])
 
 
-# FedRolex, Section 4.5: incomes of households in the U.S., taken as what their devices can do.
+# FedRolex, Section 4.5: household incomes in the U.S. as a proxy for the capability of devices.
 FEDROLEX_REAL_WORLD = parse_mix("a:0.06,b:0.10,c:0.11,d:0.18,e:0.55")

@@ -1,7 +1,7 @@
-"""The models of the papers as plain modules, free of anything federated."""
+"""The models of the papers as plain modules; they know nothing of federated learning."""
 
+from nestling.nets.models import MODELS, Entry, build, example, names
 from nestling.nets.pretrained import Match, read_weights, start_from
-from nestling.nets.registry import MODELS, Entry, build, example, names
 from nestling.nets.residual import Dropped, Residual
 
 __all__ = [

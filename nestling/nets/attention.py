@@ -1,7 +1,7 @@
-"""The pieces that the transformers share: attention, the feed-forward body, and how their weights start.
+"""The parts that the transformers share: attention, the feed-forward body, and the initialisation.
 
-Queries, keys and values come from three linear layers and not one fused layer, because a narrower device
-keeps the same number of heads and takes its part *inside every head* (HeteroFL's rule).
+Queries, keys and values come from three linear layers instead of one fused layer, because a narrower model keeps the
+number of heads and is cut *inside every head* (HeteroFL's rule).
 """
 
 from collections import OrderedDict
@@ -13,11 +13,9 @@ from torch import Tensor, nn
 class Attention(nn.Module):
     """Self-attention over ``(batch, length, width)``, same shape out.
 
-    ``head_width`` is ``width // heads`` unless given. The forward pass knows only the number of heads and
-    reads everything else, the softmax scale included, from the tensors.
+    ``head_width`` is ``width // heads`` unless given. The forward pass uses the number of heads and reads everything
+    else, including the softmax scale, from the tensors.
 
-    Examples
-    --------
     >>> import torch
     >>> Attention(16, heads=4)(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 5, 16])
@@ -34,7 +32,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(inside, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Let every position attend to all positions, or to those up to itself when ``causal``."""
+        """Let every position attend to all positions, or to those up to itself if ``causal``."""
         q, k, v = (layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         out: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
@@ -42,10 +40,8 @@ class Attention(nn.Module):
 
 
 def feedforward(width: int, hidden: int, activation: nn.Module, dropout: float = 0.0) -> OrderedDict[str, nn.Module]:
-    """Give the named layers width → hidden → width, with dropout after both where it is asked for.
+    """Return the named layers width → hidden → width, with optional dropout after both.
 
-    Examples
-    --------
     >>> list(feedforward(8, 32, nn.GELU()))
     ['up', 'activation', 'down']
     """
@@ -59,7 +55,7 @@ def feedforward(width: int, hidden: int, activation: nn.Module, dropout: float =
 
 
 def small_normal(module: nn.Module) -> None:
-    """Start linear layers from N(0, 0.02²) with bias 0, as BERT and ViT do; use with ``Module.apply``."""
+    """Initialise linear layers from N(0, 0.02²) with bias 0, as BERT and ViT do; use with ``Module.apply``."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

@@ -1,11 +1,10 @@
 """The convolutional net of HeteroFL (Diao et al. 2021, Table 6, MNIST), and the same for sensor windows.
 
-Four times [3×3 convolution with bias, norm, ReLU, max-pool 2], without the last pool; then a global
-average and one linear layer. Initialisation is torch's own, with the bias of the linear layer at 0.
+Four times [3×3 convolution with bias, norm, ReLU, max-pool 2], without the last pool; then a global average and one
+linear layer. Initialisation is torch's default, with the bias of the linear layer at 0.
 
-Departures: HeteroFL's Scaler is not here (it belongs to the method, not to the net). The one-dimensional
-net is not in the papers: it is the same plan with one-dimensional layers, for windows of inertial sensors
-(9 signals × 128 steps).
+Departures: HeteroFL's Scaler is part of the method, not of the net. The one-dimensional net is not in the papers: it
+has the same structure with one-dimensional layers, for windows of inertial sensors (9 signals × 128 steps).
 """
 
 from collections import OrderedDict
@@ -19,8 +18,6 @@ from nestling.nets.norms import norm_layer
 class CNN(nn.Sequential):
     """``(batch, channels, *positions)`` → ``(batch, classes)``, with 1 or 2 position ``dimensions``.
 
-    Examples
-    --------
     >>> import torch
     >>> CNN(2)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
@@ -47,7 +44,7 @@ class CNN(nn.Sequential):
             block["norm"] = norm_layer(norm, width, dimensions)
             if i + 1 < len(widths):
                 block["pool"] = pool(2)
-            block["relu"] = nn.ReLU()  # of what is pooled: the same numbers and gradients for a quarter of the work
+            block["relu"] = nn.ReLU()  # after the pool: the same numbers and gradients for a quarter of the work
             blocks.append(nn.Sequential(block))
         head = nn.Linear(widths[-1], classes)
         nn.init.zeros_(head.bias)

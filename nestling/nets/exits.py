@@ -3,12 +3,12 @@
 All classifiers but the last have a bottleneck in front of them: a 1×1 convolution to the channels of the last
 stage, a norm and a ReLU. Up to the last classifier the net is FedMorph's ResNet18, without step sizes.
 
-Every stage lies *inside* the stage before it, as its ``deeper``, and from the second on each is a block that can be
-dropped. So dropping one drops all that follow, and what is left is a whole net of fewer stages.
+Every stage is *inside* the stage before it, as its ``deeper``, and from the second on each is a block that can be
+dropped. So dropping one drops all that follow, and the rest is a complete net of fewer stages.
 
 Departures
-- NeFL's text, where DepthFL is described here, speaks of "an auxiliary bottleneck layer" and "an independent
-  classifier" without their sizes: these are the lightest that give all classifiers equally many channels to read.
+- NeFL's description of DepthFL mentions "an auxiliary bottleneck layer" and "an independent classifier" without their
+  sizes: these are the smallest with which all classifiers read the same number of channels.
 """
 
 from collections import OrderedDict
@@ -23,8 +23,8 @@ from nestling.nets.resnet import ResNet
 class Exits(nn.Module):
     """Images ``(batch, channels, height, width)`` → a tuple of logits ``(batch, classes)``, one for each stage.
 
-    Where stages are dropped the tuple is as long as before: the last logits there are, the very same tensor, stand in
-    for those that are gone.
+    If stages are dropped, the tuple is as long as before: the last logits, the same tensor, are repeated for those
+    that are missing.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Exits(nn.Module):
             for stage in parts.pop("stages").children()
         ]
         exits = [_exit(width, widths[-1], classes, norm) for width in widths[:-1]]
-        exits.append(nn.Sequential(parts))  # what is left is the classifier of the whole net
+        exits.append(nn.Sequential(parts))  # the remaining layers are the classifier of the whole net
         deeper: Stage | None = None
         for stage, leave in zip(stages[:0:-1], exits[:0:-1], strict=True):
             deeper = Stage(stage, leave, deeper)
@@ -79,14 +79,14 @@ class Exits(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Classify after every stage."""
         x = self.blocks(self.stem(images))
-        said: tuple[Tensor, ...] = (self.exit(x),)
+        logits: tuple[Tensor, ...] = (self.exit(x),)
         if self.deeper is not None:
-            said = self.deeper(x, said)
-        return said
+            logits = self.deeper(x, logits)
+        return logits
 
 
 class Stage(nn.Module):
-    """A stage with its classifier and all stages after it: one block, which can be dropped."""
+    """A stage with its classifier and all stages after it: one block that can be dropped."""
 
     def __init__(self, blocks: nn.Module, leave: nn.Module, deeper: "Stage | None") -> None:
         super().__init__()
@@ -94,26 +94,24 @@ class Stage(nn.Module):
         self.exit = leave
         self.deeper: nn.Module | None = deeper
 
-    def forward(self, x: Tensor, said: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Add this stage's logits, and those of the stages after it, to what was ``said`` before."""
+    def forward(self, x: Tensor, logits: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Append the logits of this stage, and of the stages after it, to those of earlier stages."""
         x = self.blocks(x)
-        said = (*said, self.exit(x))
+        logits = (*logits, self.exit(x))
         if self.deeper is not None:
-            said = self.deeper(x, said)
-        return said
+            logits = self.deeper(x, logits)
+        return logits
 
     def dropped(self) -> nn.Module:
-        """Give the module that stands in for this stage when it is dropped: the end of the net."""
+        """Return the module that replaces this stage when it is dropped: the end of the net."""
         return End(
             sum(module.stages if isinstance(module, End) else isinstance(module, Stage) for module in self.modules())
         )
 
 
 class End(nn.Module):
-    """Stands in for the last ``stages`` of a net: computes nothing and repeats the logits before them.
+    """Replaces the last ``stages`` of a net: computes nothing and repeats the logits before them.
 
-    Examples
-    --------
     >>> End(2)(None, ("a", "b"))
     ('a', 'b', 'b', 'b')
     """
@@ -122,13 +120,13 @@ class End(nn.Module):
         super().__init__()
         self.stages = stages
 
-    def forward(self, _x: Tensor, said: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return what was ``said``, the last of it as often as there were stages."""
-        return said + said[-1:] * self.stages
+    def forward(self, _x: Tensor, logits: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the logits, with the last of them repeated once per dropped stage."""
+        return logits + logits[-1:] * self.stages
 
 
 class _Block(nn.Module):
-    """The parts of a `Residual`, which can go with their stage only: there is no ``dropped``, and no step size."""
+    """A `Residual` without a step size and without ``dropped``: it can only be dropped with its stage."""
 
     def __init__(self, body: nn.Module, skip: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -140,7 +138,7 @@ class _Block(nn.Module):
 
 
 def _exit(before: int, width: int, classes: int, norm: str) -> nn.Sequential:
-    """The bottleneck and the classifier after a stage."""
+    """Return the bottleneck and the classifier after a stage."""
     bottleneck = nn.Conv2d(before, width, 1, bias=False)
     nn.init.kaiming_normal_(bottleneck.weight, mode="fan_out", nonlinearity="relu")  # as in the rest of the net
     layers: OrderedDict[str, nn.Module] = OrderedDict(

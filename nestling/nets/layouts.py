@@ -1,13 +1,13 @@
-"""What torchvision and timm call the tensors of models that we have too.
+"""The tensor names of torchvision and timm for models that we have, too.
 
 The names are those that both libraries publish: ResNet18/34 and Wide ResNet101_2 (the same in both), ViT-B/16 of
-torchvision (``in_proj_weight``; the MLP as ``linear_1``/``linear_2`` or ``0``/``3``, as older and newer files have it)
-and of timm (``qkv``), and the convolutions of VGG16 with and without norms. They were held against timm 1.0.30 and
-torchvision 0.29.2 with random weights: every tensor finds its place, and ResNet18/34, Wide ResNet101_2 and ViT-B/16 of
-timm compute the same logits to the last bit, ViT-B/16 of torchvision to 1e-6. The tests need neither library: they have
-small nets with these names, whose names and shapes in full size are those of the libraries by digest.
+torchvision (``in_proj_weight``; the MLP as ``linear_1``/``linear_2`` in older and ``0``/``3`` in newer files) and of
+timm (``qkv``), and the convolutions of VGG16 with and without norms. They were compared with timm 1.0.30 and
+torchvision 0.29.2 on random weights: every tensor is matched, and ResNet18/34, Wide ResNet101_2 and ViT-B/16 of timm
+compute the same logits to the last bit, ViT-B/16 of torchvision to 1e-6. The tests need neither library: they use small
+nets with these names, and digests of the libraries' names and shapes in full size.
 
-Departure: VGG's three linear layers have no counterpart in ours (see :mod:`nestling.nets.vgg`) and are left.
+Departure: VGG's three linear layers have no counterpart in ours (see :mod:`nestling.nets.vgg`) and are ignored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from nestling.nets.vgg import VGG
 from nestling.nets.vit import VisionTransformer
 
 Rename = Callable[[Mapping[str, Tensor]], dict[str, str]]
-_FUSED = "[qkv]"  # in one of our names: the tensor is queries, keys and values, one below the other
+_FUSED = "[qkv]"  # in one of our names: the tensor holds queries, keys and values, one after the other
 
 
 class Offer(NamedTuple):
-    """A tensor for one of our names: where it comes from, how to call it to people, and its value."""
+    """A tensor for one of our names: its name in the file, its description in messages, and its value."""
 
     source: str
     called: str
@@ -37,17 +37,15 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to name tensors: what to call it, the class of ours it fits, and their names → ours."""
+    """One way to name tensors: its label, our class that it fits, and the mapping of its names to ours."""
 
     label: str
     kind: type[nn.Module]
     rename: Rename
 
     def translate(self, weights: Mapping[str, Tensor]) -> dict[str, Offer]:
-        """Give what ``weights`` holds under our names; names that are not of this layout are left out.
+        """Return the tensors in ``weights`` under our names; names that are not of this layout are left out.
 
-        Examples
-        --------
         >>> import torch
         >>> offers = LAYOUTS[0].translate({"layer2.0.downsample.1.bias": torch.zeros(8), "ema": torch.zeros(1)})
         >>> list(offers)
@@ -66,15 +64,15 @@ class Layout:
 
 
 def _by_rules(*rules: tuple[str, str]) -> Rename:
-    """Rename by the first rule that matches: a pattern of their name, and ours with what it caught put in."""
+    """Return a function that renames by the first matching rule: a pattern, and its replacement."""
     compiled = [(re.compile(pattern), ours) for pattern, ours in rules]
 
     def rename(weights: Mapping[str, Tensor]) -> dict[str, str]:
         names = {}
         for name in weights:
             for pattern, ours in compiled:
-                if found := pattern.fullmatch(name):
-                    names[name] = found.expand(ours)
+                if match := pattern.fullmatch(name):
+                    names[name] = match.expand(ours)
                     break
         return names
 
@@ -95,7 +93,7 @@ def _resnet() -> Rename:
     return _by_rules(*stem, *blocks, (r"fc\.(\w+)", r"head.\1"))
 
 
-# torchvision's names, timm's and ours; those of a block are what stands between its number and a tensor's own name
+# torchvision's names, timm's and ours; those of a block are the parts between its number and the tensor's own name
 _VIT = (
     (r"conv_proj\.(\w+)", r"patch_embed\.proj\.(\w+)", r"patch.\1"),
     (r"class_token", r"cls_token", r"token.weight"),
@@ -119,16 +117,16 @@ def _vit(column: int, block: str) -> Rename:
 
 
 def _vgg(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Rename the convolutions and norms of VGG, whose names are places in one long list of layers."""
+    """Rename the convolutions and norms of VGG, whose names are indices into one list of layers."""
     parts: dict[int, list[str]] = {}
     for name in weights:
-        if found := re.fullmatch(r"features\.(\d{1,3})\.(\w+)", name):
-            parts.setdefault(int(found[1]), []).append(found[2])
+        if match := re.fullmatch(r"features\.(\d{1,3})\.(\w+)", name):
+            parts.setdefault(int(match[1]), []).append(match[2])
     convs = sorted(i for i in parts if "weight" in parts[i] and weights[f"features.{i}.weight"].dim() == 4)
     names = {}
     stage, place, following = 0, 0, 0
     for i in convs:
-        if i > following:  # a pool stands before it
+        if i > following:  # there is a pool before it
             stage, place = stage + 1, 0
         place += 1
         normed = i + 1 in parts and i + 1 not in convs

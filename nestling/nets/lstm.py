@@ -1,11 +1,11 @@
 """The character model of FedAvg (McMahan et al. 2017) on Shakespeare as LEAF sets it up.
 
-80 characters are embedded in 8 dimensions, read by two LSTM layers of 256 units and turned into
-next-character logits; sequences have 80 characters.
+80 characters are embedded in 8 dimensions, read by two LSTM layers of 256 units and turned into next-character logits;
+sequences have 80 characters.
 
-Departures: logits at every position instead of the last one only (take ``[:, -1]`` for LEAF's task). The
-two layers are two ``nn.LSTM`` of one layer each, so that each keeps a width of its own; torch's LSTM has
-two bias vectors per layer, 2,048 parameters more than cells with one.
+Departures: logits at every position instead of the last one only (take ``[:, -1]`` for LEAF's task). The two layers are
+two ``nn.LSTM`` of one layer each, so that each has its own width; torch's LSTM has two bias vectors per layer, 2,048
+parameters more than cells with one.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,8 @@ from torch import Tensor, nn
 class LSTM(nn.Module):
     """Character ids ``(batch, length)`` → next-character logits ``(batch, length, vocabulary)``.
 
-    Ids from ``vocabulary`` on, `special` of them, can be read and are never predicted: padding.
+    The `special` ids from ``vocabulary`` on are inputs that are never predicted: padding.
 
-    Examples
-    --------
     >>> import torch
     >>> LSTM()(torch.zeros(2, 80, dtype=torch.long)).shape
     torch.Size([2, 80, 80])

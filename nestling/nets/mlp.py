@@ -1,6 +1,6 @@
 """The two-hidden-layer perceptron of FedAvg (McMahan et al. 2017, "2NN"): 784-200-200-10, 199,210 parameters.
 
-Departure: none; images arrive as ``(batch, channels, size, size)`` and are flattened here.
+Departure: none; images are ``(batch, channels, size, size)`` and are flattened here.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,6 @@ from torch import nn
 class MLP(nn.Sequential):
     """Linear layers with ReLU between: ``(batch, channels, size, size)`` → ``(batch, classes)``.
 
-    Examples
-    --------
     >>> import torch
     >>> MLP()(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])

@@ -1,9 +1,8 @@
 """The normalisation layers of HeteroFL's ablation (Diao et al., Tables 4 and 5).
 
-``bn`` is BatchNorm; HeteroFL's *static* BatchNorm is this layer with other statistics, which is a matter
-of training and not of the net. ``gn`` is GroupNorm with 4 groups, ``ln`` GroupNorm with one group, ``in``
-GroupNorm with as many groups as channels (so whoever narrows an ``in`` layer narrows its groups with it),
-``none`` no layer at all.
+``bn`` is BatchNorm; HeteroFL's *static* BatchNorm is this layer with other statistics, which are a part of the method,
+not of the net. ``gn`` is GroupNorm with 4 groups, ``ln`` GroupNorm with one group, ``in`` GroupNorm with as many groups
+as channels (so both become fewer in a narrower layer), ``none`` no layer at all.
 """
 
 from torch import nn
@@ -15,10 +14,8 @@ GROUPS = 4  # G of the paper's GroupNorm, Table 4
 
 
 def norm_layer(kind: str, width: int, dimensions: int = 2) -> nn.Module:
-    """Make one norm for ``(batch, width, *positions)`` with 1 or 2 position ``dimensions``.
+    """Return a norm for ``(batch, width, *positions)`` with 1 or 2 position ``dimensions``.
 
-    Examples
-    --------
     >>> norm_layer("gn", 64).num_groups
     4
     """

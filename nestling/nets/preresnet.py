@@ -1,14 +1,11 @@
 """The pre-activation ResNet18 of HeteroFL (Diao et al. 2021) and FedRolex (Alam et al. 2022), for CIFAR.
 
-A bare 3×3 convolution as stem; blocks of [norm, ReLU, 3×3 convolution] twice; a final norm and ReLU, a
-global average and one linear layer. Convolutions have no bias; initialisation is torch's own, with the
-linear bias at 0.
+A 3×3 convolution as stem; blocks of [norm, ReLU, 3×3 convolution] twice; a final norm and ReLU, a global average and
+one linear layer. Convolutions have no bias; initialisation is torch's default, with the linear bias at 0.
 
-HeteroFL's tables belong to blocks [1, 1, 1, 2] (9,622,090 parameters), FedRolex trains [2, 2, 2, 2]
-(11,172,170).
+HeteroFL's tables belong to blocks [1, 1, 1, 2] (9,622,090 parameters), FedRolex trains [2, 2, 2, 2] (11,172,170).
 
-Departures: no Scaler (it belongs to the method). Step sizes, which these papers do not have, can be
-switched on.
+Departures: no Scaler (it belongs to the method). Step sizes, which these papers do not have, are optional.
 """
 
 from collections import OrderedDict
@@ -23,11 +20,9 @@ from nestling.nets.residual import Residual
 class PreResNet(nn.Sequential):
     """Images ``(batch, channels, height, width)`` → logits ``(batch, classes)``.
 
-    ``depths`` counts the blocks of each stage and ``widths`` their channels; every stage after the first
-    halves the height and width of its input.
+    ``depths`` are the numbers of blocks of each stage and ``widths`` their channels; every stage after the first halves
+    the height and width of its input.
 
-    Examples
-    --------
     >>> import torch
     >>> PreResNet(widths=(8, 16, 32, 64))(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -77,8 +72,7 @@ def _block(before: int, width: int, stride: int, norm: str, learn_step: bool) ->
     )
     if before == width and stride == 1:
         return Residual(nn.Sequential(first | rest), learn_step=learn_step)
-    # A projecting shortcut reads what the first norm and ReLU give, so those two stand in front of the block
-    # that can be dropped.
+    # A projecting shortcut reads the output of the first norm and ReLU, so these precede the block that can be dropped.
     skip = nn.Conv2d(before, width, 1, stride, bias=False)
     residual = Residual(nn.Sequential(rest), skip, learn_step=learn_step)
     return nn.Sequential(OrderedDict(pre=nn.Sequential(first), residual=residual))

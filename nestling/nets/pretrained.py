@@ -1,17 +1,16 @@
-"""Initial weights from a file: in our own layout, or in that of torchvision or timm (:mod:`nestling.nets.layouts`).
+"""Load initial weights from a file in our own layout, or in that of torchvision or timm (`nestling.nets.layouts`).
 
-A tensor is taken where name and shape agree, and left as initialised where they do not. Beyond that
+A tensor is loaded if its name and shape agree, and otherwise stays as initialised. In addition
 
-- learned step sizes, which those files do not have, keep the value they start from, 1;
-- a head for other classes is left, and so is anything whose weight was left: a bias or a statistic means nothing alone;
-- a stem of another kernel is left, and its norm with it. Our ResNet18/34 have the papers' 3×3 stem for CIFAR, the
-  published files one of 7×7 and stride 2, and a part cut out of such a filter is not the filter: build the model
-  with ``stem_kernel=7, stem_stride=2`` to take the file's stem too;
-- the affine parameters of a batch norm are not taken by another norm;
+- learned step sizes, which those files do not have, keep their initial value, 1;
+- a head for other classes is skipped, and so are the bias and the statistics of any weight that is skipped;
+- a stem with another kernel is skipped together with its norm. Our ResNet18/34 have the papers' 3×3 stem for CIFAR, the
+  published files one of 7×7 and stride 2: build the model with ``stem_kernel=7, stem_stride=2`` to load it, too;
+- the affine parameters of a batch norm are not loaded into another norm;
 - ViT's positions for another image size are interpolated on their grid (bicubic, antialiased).
 
-Of a model with more blocks than the file, the blocks that the file has are filled: :meth:`Match.summary` says so.
-Nothing but tensors and plain values is ever unpickled.
+If the model has more blocks than the file, those in the file are loaded: :meth:`Match.summary` says so. Nothing but
+tensors and plain values is ever unpickled.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ PathLike = str | os.PathLike[str]
 _OURS = "Nestling's own"
 _MISSING = "not in the file"
 _PICKLED = (".pt", ".pth", ".bin")
-# what DataParallel, Lightning and torch.compile put in front
+# prefixes of DataParallel, Lightning and torch.compile
 _WRAPPERS = re.compile(r"^(?:(?:module|model|_orig_mod)\.)+")
 
 
 @dataclass(frozen=True)
 class Match:
-    """What :func:`start_from` did.
+    """The result of :func:`start_from`.
 
     Attributes
     ----------
     taken
         Our names that were filled.
     skipped
-        Our names that were left as they were → why.
+        Our names that were left as they were → the reason.
     unused
-        Names in the file that nothing was taken from.
+        Names in the file that were not used.
     """
 
     taken: tuple[str, ...]
@@ -59,10 +58,8 @@ class Match:
     unused: tuple[str, ...]
 
     def summary(self) -> str:
-        """Say it in a few lines.
+        """Return a summary in a few lines.
 
-        Examples
-        --------
         >>> missing = dict.fromkeys(["head.weight", "head.bias"], "not in the file")
         >>> print(Match(("stem.weight",), missing, ("fc.bias",)).summary())
         1 of 3 tensors filled
@@ -85,8 +82,6 @@ class Match:
 def read_weights(path: PathLike) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file, or of a PyTorch state-dict file (``.pt``, ``.pth``, ``.bin``).
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     torch.save(nn.Linear(2, 3).state_dict(), f"{folder}/linear.pt")
@@ -104,7 +99,7 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
     if kind == ".safetensors":
         try:
             weights: object = safetensors.torch.load_file(path)
-        except Exception as problem:  # of a damaged header, the decoder raises errors of several types
+        except Exception as problem:  # the decoder raises errors of several types
             raise ModelError(f"{str(path)!r} is no whole safetensors file: {first_line(problem)}") from None
     else:
         weights = _unpickled(path)
@@ -112,7 +107,7 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
 
 
 def start_from(model: nn.Module, weights: Mapping[str, Tensor] | PathLike) -> Match:
-    """Copy into ``model``, in place, what fits of ``weights``: a state dict, or a file for :func:`read_weights`.
+    """Copy the tensors of ``weights`` that fit into ``model``; they are a state dict, or a file for `read_weights`.
 
     Tensors are cast to the model's dtype and moved to its device. Names may have the prefixes ``module.``, ``model.``
     and ``_orig_mod.`` of wrappers.
@@ -120,8 +115,8 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor] | PathLike) -> Ma
     Raises
     ------
     ModelError
-        If less than half of the model's parameters, its head aside, would be filled, or a tensor that would be taken
-        holds values that are not finite. The model is then as before.
+        If less than half of the model's parameters, apart from its head, would be filled, or a matching tensor holds
+        values that are not finite. The model is then unchanged.
 
     Examples
     --------
@@ -160,13 +155,13 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor] | PathLike) -> Ma
 
 
 def _unpickled(path: Path) -> object:
-    """Read a PyTorch file with the unpickler that knows tensors and plain values only."""
+    """Read a PyTorch file with the unpickler that accepts only tensors and plain values."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as problem:  # of a damaged file, torch raises errors of many types
-        if found := re.search(r"GLOBAL (\S+)", str(problem)):
+    except Exception as problem:  # torch raises errors of many types for damaged files
+        if match := re.search(r"GLOBAL (\S+)", str(problem)):
             raise ModelError(
-                f"{str(path)!r} holds more than tensors ({found[1]}), which is never run: save model.state_dict() alone"
+                f"{str(path)!r} holds more than tensors ({match[1]}), which is never run: save model.state_dict() alone"
             ) from None
         raise ModelError(f"{str(path)!r} is damaged, or no PyTorch file that holds a state dict") from None
 
@@ -188,7 +183,7 @@ def _only_tensors(weights: object, source: str) -> dict[str, Tensor]:
 
 
 def _unwrapped(names: Iterable[str], wanted: Container[str], source: str) -> dict[str, str]:
-    """Give names without the prefixes of wrappers, unless the model has them itself → names as they are."""
+    """Map names without the prefixes of wrappers (unless the model itself has them) to the full names."""
     full: dict[str, str] = {}
     for name in names:
         short = name if name in wanted else _WRAPPERS.sub("", name)
@@ -200,10 +195,10 @@ def _unwrapped(names: Iterable[str], wanted: Container[str], source: str) -> dic
 def _translated(
     model: nn.Module, wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], source: str
 ) -> tuple[str, dict[str, Offer]]:
-    """Give the layout that most names follow, of those that the model can start from, and the tensors under our names.
+    """Return the model's layout that matches most names, and the tensors under our names.
 
-    A layout belongs to a class: a pre-activation ResNet has some names and shapes of a ResNet, and other meanings.
-    For the same reason our own layout is only read where the model's first tensor is there.
+    A layout belongs to a class: a pre-activation ResNet has some names and shapes of a ResNet, but other meanings. For
+    the same reason our own layout is only considered if the model's first tensor is present.
     """
     readings = {layout.label: layout.translate(held) for layout in LAYOUTS if isinstance(model, layout.kind)}
     if next(iter(wanted), None) in held:
@@ -223,7 +218,7 @@ def _translated(
 
 
 def _fit(name: str, wanted: Mapping[str, Tensor], offers: Mapping[str, Offer], square: bool) -> Tensor | str:
-    """Give what to copy to the tensor ``name``, or why nothing; ``square`` if positions are those of a square image."""
+    """Return the tensor to copy to ``name``, or the reason for none; ``square`` if the model's images are square."""
     if name not in offers:
         return _MISSING
     target, (_, called, tensor) = wanted[name], offers[name]
@@ -242,23 +237,23 @@ def _fit(name: str, wanted: Mapping[str, Tensor], offers: Mapping[str, Offer], s
 
 
 def _regrid(position: Tensor, rows: int) -> Tensor:
-    """Interpolate ``(1 + side², width)`` positions to ``rows``, keeping the first; what is no grid stays as it is."""
+    """Interpolate ``(1 + side², width)`` positions to ``rows``, except for the first; return others unchanged."""
     old, new = (math.isqrt(max(count - 1, 0)) for count in (len(position), rows))
     if len(position) == rows or old == 0 or (old**2 + 1, new**2 + 1) != (len(position), rows):
         return position
-    position = position.to(torch.promote_types(position.dtype, torch.float32))  # halves lose too much on the way
+    position = position.to(torch.promote_types(position.dtype, torch.float32))  # half precision is too inexact
     grid = position[1:].T.reshape(1, -1, old, old)
     grid = F.interpolate(grid, size=(new, new), mode="bicubic", antialias=True)
     return torch.cat([position[:1], grid.flatten(2)[0].T])
 
 
 def _beside(name: str, part: str) -> str:
-    """Give the name of another tensor of the same module."""
+    """Return the name of another tensor of the same module."""
     return "".join(name.rpartition(".")[:2]) + part
 
 
 def _leader(name: str) -> str:
-    """Give the tensor without which this one means nothing."""
+    """Return the tensor that this one depends on."""
     return "stem.conv.weight" if name.startswith("stem.norm.") else _beside(name, "weight")
 
 

@@ -1,9 +1,8 @@
-"""The residual block that every residual net here is made of.
+"""The residual block of all residual nets here.
 
-NeFL (Kang et al., Eq. 3) reads a residual net as an ODE solver: each block moves the stream by `step`
-times what its body computes, and a small device may leave whole blocks out. A block left out is a block
-with step 0, so :meth:`Residual.dropped` gives a module without the body: it is neither stored, sent nor
-computed.
+NeFL (Kang et al., Eq. 3) interprets a residual net as an ODE solver: each block moves the stream by `step` times the
+output of its body, and a small device may leave out whole blocks. A dropped block is a block with step 0, so
+:meth:`Residual.dropped` returns a module without the body, which is neither stored, sent nor computed.
 """
 
 import torch
@@ -16,13 +15,13 @@ class Residual(nn.Module):
     Parameters
     ----------
     body
-        What the block adds to the stream; its output has the shape of ``skip(x)``.
+        The module whose output, of the shape of ``skip(x)``, is added to the stream.
     skip
-        The shortcut, the identity unless given. It stays when the block is dropped.
+        The shortcut, the identity unless given. It is kept when the block is dropped.
     after
-        What follows the sum, such as a ReLU or a post-norm. It stays when the block is dropped.
+        A module applied to the sum, such as a ReLU or a post-norm. It is kept when the block is dropped.
     step
-        The step size, or its initial value when it is learned.
+        The step size, or its initial value if it is learned.
     learn_step
         Whether ``step`` is a parameter of shape ``()`` instead of a plain float.
 
@@ -60,10 +59,10 @@ class Residual(nn.Module):
         return out
 
     def dropped(self) -> nn.Module:
-        """Give the module that stands in for this block when it is dropped.
+        """Return the module that replaces this block when it is dropped.
 
-        It shares ``skip`` and ``after`` with the block (nothing is copied), under the same names, so the
-        state-dict keys of a shortcut do not depend on whether its block was dropped.
+        It shares ``skip`` and ``after`` with the block (nothing is copied), under the same names, so the state-dict
+        keys of a shortcut do not depend on whether its block was dropped.
         """
         return Dropped(self.skip, self.after)
 
@@ -71,8 +70,6 @@ class Residual(nn.Module):
 class Dropped(nn.Module):
     """``after(skip(x))``: a :class:`Residual` without its body.
 
-    Examples
-    --------
     >>> list(Residual(nn.Linear(4, 8), skip=nn.Linear(4, 8)).dropped().state_dict())
     ['skip.weight', 'skip.bias']
     """

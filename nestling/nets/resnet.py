@@ -1,21 +1,20 @@
 """The post-activation ResNets of NeFL (Kang et al., B.1, Tables 10-15) and FedMorph (Tables 7 and 9).
 
 NeFL: ResNet18/34 have 64/128/256/512 channels, ResNet56/110 16/32/64, Wide ResNet101_2 bottlenecks of
-128/256/512/1024; each block has a learnable step size, multiplied after its last norm. For CIFAR,
-ResNet18/34 have a 3×3 stem of stride 1 and then a max-pool; ResNet56/110 have no pool. Shortcuts that
-change shape are a 1×1 convolution and a norm.
+128/256/512/1024; each block has a learnable step size, multiplied after its last norm. For CIFAR, ResNet18/34 have a
+3×3 stem of stride 1 and then a max-pool; ResNet56/110 have no pool. Shortcuts that change shape are a 1×1 convolution
+and a norm.
 
-FedMorph: its ResNet18 has neither the max-pool nor step sizes (``pool=False, learn_steps=False``). That gives
-the 11,173,962 parameters of its Table 2, and its 556,651,520 FLOPs when a multiply-add counts as one and
-every normalised value as two. Its ResNet8 has one block a stage.
+FedMorph: its ResNet18 has neither the max-pool nor step sizes (``pool=False, learn_steps=False``). That gives the
+11,173,962 parameters of its Table 2, and its 556,651,520 FLOPs if a multiply-add counts as one and every normalised
+value as two. Its ResNet8 has one block per stage.
 
 Departures
-- FedMorph's Table 9 lists a shortcut convolution in every block of ResNet18, its own parameter count does
-  not: the count is followed. Its Table 7 does so for ResNet8, whose reported count (4,904,670) agrees
-  with neither reading: the table is followed, so the first block projects too (``project_first``). Table
-  7 also says three input channels, but the data it is used on have one; and its stem of stride 1 costs far
-  more than the 15 million FLOPs reported for it.
-- The convolutions start from He's normal initialisation; the papers do not state theirs.
+- FedMorph's Table 9 lists a shortcut convolution in every block of ResNet18, its own parameter count does not: we
+  follow the count. Its Table 7 does so for ResNet8, whose reported count (4,904,670) agrees with neither version: we
+  follow the table, so the first block projects, too (``project_first``). Table 7 also states three input channels, but
+  its data have one; and its stem of stride 1 costs far more than the 15 million FLOPs reported for it.
+- The convolutions use He's normal initialisation; the papers do not state theirs.
 - NeFL does not give an input size for Wide ResNet101_2; with its ImageNet stem and weights, 224 is assumed.
 """
 
@@ -37,20 +36,19 @@ class ResNet(nn.Sequential):
     depths
         Blocks of each stage. Every stage after the first halves the height and width of its input.
     widths
-        Channels inside the blocks of each stage; they leave ``expansion`` times as many.
+        Channels inside the blocks of each stage; their output has ``expansion`` times as many.
     bottleneck
         Blocks of 1×1, 3×3, 1×1 convolutions instead of two of 3×3.
     expansion
-        Channels of the stream for each channel inside the blocks, 1 unless the blocks are bottlenecks.
+        Channels of the stream per channel inside the blocks, 1 unless the blocks are bottlenecks.
     stem_width
-        Channels of the stem, as many as the first stage's unless given.
+        Channels of the stem; by default those of the first stage.
     stem_kernel, stem_stride, pool
         The first convolution, and whether a max-pool of stride 2 follows it.
     project_first
-        Whether the first block has a projecting shortcut although no shape changes.
+        Whether the first block has a projecting shortcut although the shape does not change.
     channels, classes, norm, learn_steps
-        Input channels, output classes, the norm (see :mod:`nestling.nets.norms`), and whether step sizes
-        are learned.
+        Input channels, output classes, the norm (see :mod:`nestling.nets.norms`), and whether step sizes are learned.
 
     Examples
     --------
@@ -121,12 +119,12 @@ def _basic(before: int, width: int, after: int, stride: int) -> list[_Conv]:
 
 
 def _bottleneck(before: int, width: int, after: int, stride: int) -> list[_Conv]:
-    # The stride sits on the 3×3 convolution, where the published ImageNet weights have it.
+    # The stride is on the 3×3 convolution, as in the published ImageNet weights.
     return [_Conv(before, width, 1), _Conv(width, width, 3, stride), _Conv(width, after, 1)]
 
 
 def _convolutions(convs: Sequence[_Conv], norm: str) -> OrderedDict[str, nn.Module]:
-    """Convolution and norm in turn, with a ReLU between one pair and the next."""
+    """Return pairs of a convolution and a norm, with a ReLU between the pairs."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i, (before, width, kernel, stride) in enumerate(convs, start=1):
         tag = str(i) if len(convs) > 1 else ""

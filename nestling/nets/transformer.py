@@ -1,20 +1,19 @@
 """The language models of HeteroFL (Table 6, WikiText-2) and FedRolex (section 4, Stack Overflow).
 
-Both are one encoder: token and learned position embeddings, norm, dropout; post-norm blocks of attention and
+Both are the same encoder: token and learned position embeddings, norm, dropout; post-norm blocks of attention and
 feed-forward; then linear, activation, norm, linear to the vocabulary.
 
-HeteroFL fills in masked words: vocabulary 33,278, width 256, 8 heads, hidden 512, 4 blocks, dropout 0.2,
-GELU. FedRolex predicts the next word: vocabulary 10,000, width 128, 8 heads, hidden 2,048, 3 blocks,
-dropout 0.1, ReLU. What the texts leave open is settled by the exact parameter counts of the sub-models.
+HeteroFL fills in masked words: vocabulary 33,278, width 256, 8 heads, hidden 512, 4 blocks, dropout 0.2, GELU. FedRolex
+predicts the next word: vocabulary 10,000, width 128, 8 heads, hidden 2,048, 3 blocks, dropout 0.1, ReLU. Details that
+the papers do not state follow from the exact parameter counts of their sub-models.
 
 Departures
 - No Scaler: it belongs to the method.
 - FedRolex's text says 12-dimensional heads; its sizes follow from 128 / 8 = 16 dimensions, which are used.
 - FedRolex's sizes also include 64 positions, though its sequences have 20 words, and one token row beyond the
   vocabulary: [MASK] for the masked model, padding for this one. Both are kept.
-- The next-word model attends causally; the papers do not mention a mask, without which the next word is
-  in the input.
-- The papers give no initialisation: linear layers start as BERT's do, embeddings as torch's do.
+- The next-word model attends causally; the papers do not mention a mask, without which the next word is in the input.
+- The papers give no initialisation: linear layers use BERT's, embeddings torch's.
 """
 
 from collections import OrderedDict
@@ -32,11 +31,9 @@ ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 class Transformer(nn.Module):
     """Token ids ``(batch, length)`` → logits ``(batch, length, vocabulary)``, with ``length <= positions``.
 
-    Ids ``vocabulary`` up to ``vocabulary + special - 1`` are the special tokens: they can be read, never
-    predicted. ``head_width`` is ``width // heads`` unless given.
+    Ids ``vocabulary`` up to ``vocabulary + special - 1`` are the special tokens: inputs that are never predicted.
+    ``head_width`` is ``width // heads`` unless given.
 
-    Examples
-    --------
     >>> net = Transformer(vocabulary=50, width=16, heads=2, hidden=32, depth=1)
     >>> mask = 50
     >>> net(torch.tensor([[3, mask, 7]])).shape
@@ -88,7 +85,7 @@ class Transformer(nn.Module):
         self.apply(small_normal)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Give the logits of every position's word, or of the word after it when the net is causal."""
+        """Return the logits of every position's word, or of the word after it if the net is causal."""
         x = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
         x = self.blocks(self.dropout(self.norm(x)))
         logits: Tensor = self.head(self.decoder(x))

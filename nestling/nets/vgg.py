@@ -1,7 +1,7 @@
 """VGG16 as FedMorph trains it on CIFAR-10 (appendix, Table 8): 14,728,266 parameters, 314,031,616 FLOPs.
 
-Thirteen 3×3 convolutions with bias, each followed by a norm and ReLU; a max-pool after every group; a
-global average and a single linear layer instead of VGG's three.
+Thirteen 3×3 convolutions with bias, each followed by a norm and ReLU; a max-pool after every group; a global average
+and a single linear layer instead of VGG's three.
 
 Departure: none. The five pools need images of at least 32×32.
 """
@@ -17,10 +17,8 @@ from nestling.nets.norms import norm_layer
 class VGG(nn.Sequential):
     """Images ``(batch, channels, height, width)`` → logits ``(batch, classes)``.
 
-    ``widths`` lists the channels of the convolutions between one pool and the next.
+    ``widths`` lists the channels of the convolutions between the pools.
 
-    Examples
-    --------
     >>> import torch
     >>> VGG(widths=((8,), (16,), (16, 16)))(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])

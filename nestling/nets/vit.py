@@ -1,17 +1,14 @@
 """Vision transformers (Dosovitskiy et al. 2021), as NeFL trains them (Kang et al., B.1 and Table 13).
 
-ViT-B/16 for 224×224 images: patches of 16, width 768, 12 blocks, 12 heads, MLP of four times the width, a
-class token, learned positions, pre-norm. NeFL gives every block two step sizes, one for attention and one
-for the MLP.
+ViT-B/16 for 224×224 images: patches of 16, width 768, 12 blocks, 12 heads, MLP of four times the width, a class token,
+learned positions, pre-norm. NeFL gives every block two step sizes, one for attention and one for the MLP.
 
 Departures
-- The class token and the positions are ``nn.Embedding`` layers, so that every parameter but the step
-  sizes sits in an ordinary layer that can be narrowed.
-- Without steps and with ten classes ViT-B/16 has 85,806,346 parameters; NeFL reports 86.4 M, which is
-  this plus one more 768×768 layer in front of the head. The plain head of the published ImageNet weights
-  is kept.
-- The tiny net (32×32 images, patches of 4, width 192, 3 heads) is not in the papers: it is what fits
-  CIFAR and a laptop.
+- The class token and the positions are ``nn.Embedding`` layers, so that every parameter but the step sizes is part of
+  an ordinary layer that can be narrowed.
+- Without steps and with ten classes ViT-B/16 has 85,806,346 parameters; NeFL reports 86.4 M, which is this plus another
+  768×768 layer in front of the head. We keep the plain head of the published ImageNet weights.
+- The tiny net (32×32 images, patches of 4, width 192, 3 heads) is not in the papers: it fits CIFAR and a laptop.
 """
 
 from collections import OrderedDict
@@ -28,8 +25,6 @@ class VisionTransformer(nn.Module):
 
     ``head_width`` is ``width // heads`` and ``hidden`` (of the MLP) ``4 * width`` unless given.
 
-    Examples
-    --------
     >>> net = VisionTransformer(size=32, patch=4, width=24, depth=2, heads=3)
     >>> net(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -62,7 +57,7 @@ class VisionTransformer(nn.Module):
         nn.init.normal_(self.position.weight, std=0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Cut into patches, put the class token in front, and classify by what it has become."""
+        """Split the images into patches, prepend the class token, and classify by its final value."""
         x = self.patch(images).flatten(2).transpose(1, 2)
         row = x.new_zeros((x.shape[0], 1), dtype=torch.long)  # the class token is row 0, for each image
         x = torch.cat([self.token(row), x], dim=1)

@@ -1,4 +1,4 @@
-"""What runs left behind, for people: tables and one page that needs nothing else."""
+"""Reports on finished runs: a table for the terminal, and one self-contained HTML page."""
 
 from nestling.report.experiment import Experiment, Statistic, experiments
 from nestling.report.find import find

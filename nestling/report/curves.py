@@ -1,4 +1,4 @@
-"""Panels on how learning went: a measure by rounds, by bytes, by MACs and by simulated time."""
+"""Learning curves: panels of a measure against rounds, bytes, MACs and simulated time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nestling.report.read import Round, Run
 
 Point = tuple[float, Statistic]
 
-_FAR = 2.5  # where one experiment spends so many times what another does, a linear axis would squeeze the latter
+_FAR = 2.5  # use a logarithmic axis if one experiment spends so many times what another does
 
 
 def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
-    """Return the measures the page lets its reader choose from, each with its title and whether it is a share.
+    """Return the measures that a reader of the page can choose from, with their title and whether it is a share.
 
-    The one that runs are judged by comes first.
+    The measure that runs are judged by comes first.
     """
     seen: dict[str, list[float]] = {}
     for run in runs:
@@ -35,9 +35,9 @@ def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
 
 
 def points(experiment: Experiment, name: str, along: Callable[[Round], float | None]) -> list[Point]:
-    """Return where an experiment stood after every round that all its counted runs evaluated.
+    """Return x and the statistic of a measure over seeds after every round that all counted runs evaluated.
 
-    Seeds are averaged round by round: `along` gives the place of a round, a mean over seeds too.
+    `along` returns the x of a round; it is averaged over seeds, too.
     """
     tracks: list[dict[int, tuple[float, float]]] = []
     for run in experiment.counted:
@@ -48,43 +48,42 @@ def points(experiment: Experiment, name: str, along: Callable[[Round], float | N
                 track[entry.round] = (place, entry.measured.values[name])
         if track:
             tracks.append(track)
-    made = []
+    result = []
     for number in sorted(set.intersection(*map(set, tracks)) if tracks else ()):
         places, values = zip(*(track[number] for track in tracks), strict=True)
-        found = statistic(values)
-        if found:
-            made.append((sum(places) / len(places), found))
-    return made
+        if over_seeds := statistic(values):
+            result.append((sum(places) / len(places), over_seeds))
+    return result
 
 
 def _curves(
     runs: Sequence[Run], along: Callable[[Round], float | None], axis: str, units: tuple[str, ...] = ()
 ) -> Figure | None:
     measures = chosen(runs)
-    found = [
+    tracks = [
         (experiment, name, track)
         for experiment in experiments(runs)
         for name in measures
         if (track := points(experiment, name, along))
     ]
-    if not found:
+    if not tracks:
         return None
-    ends = [track[-1][0] for _, _, track in found]
+    ends = [track[-1][0] for _, _, track in tracks]
     size, called = unit(max(ends), units) if units else (1, "")
     bands, lines = [], []
-    for experiment, name, track in found:
+    for experiment, name, track in tracks:
         x = [place / size for place, _ in track]
         lines.append(line(experiment, x, [value.mean for _, value in track], name))
         if any(value.deviation for _, value in track):
             bands.append(_band(experiment, x, [value for _, value in track], name))
     log = min(ends) > 0 and max(ends) > _FAR * min(ends)
-    starts = [track[0][0] for _, _, track in found]
+    starts = [track[0][0] for _, _, track in tracks]
     scale = _log(min(starts) / size, max(ends) / size) if log else {"rangemode": "tozero"}
     return figure(bands + lines, f"{axis} ({called})" if called else axis, "", xaxis=scale, hovermode="closest")
 
 
 def _log(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis with ticks at 1, 2 and 5 of every power, written out: plotly writes bare digits."""
+    """Return a logarithmic axis with labelled ticks at 1, 2 and 5 of every power; plotly would label bare digits."""
     if low <= 0:
         return {"type": "log"}
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -93,7 +92,7 @@ def _log(low: float, high: float) -> dict[str, Any]:
 
 
 def _band(experiment: Experiment, x: list[float], values: Sequence[Statistic], name: str) -> dict[str, Any]:
-    """Return the area of one standard deviation around a line: there along its top and back along its bottom."""
+    """Return the area of one standard deviation around a line: forward along its top, back along its bottom."""
     above = [value.mean + (value.deviation or 0) for value in values]
     below = [value.mean - (value.deviation or 0) for value in values]
     return {

@@ -1,4 +1,4 @@
-"""Experiments: runs that differ in nothing but their seed, and what they say together."""
+"""Experiments: groups of runs that differ only in their seed, and statistics over them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from nestling.report.read import Run
 
-# Settings that make no other experiment: but for the seed, numbers do not depend on them.
+# Settings that do not distinguish experiments: but for the seed, numbers do not depend on them.
 _BESIDE = ("seed", "workers", "engine", "address", "checkpoint", "data.dir")
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A mean over seeds and the standard deviation of the sample; none where there is one seed."""
+    """The mean over seeds and the sample standard deviation, which is None for a single seed."""
 
     mean: float
     deviation: float | None
@@ -27,7 +27,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs that differ in their seed only. The number gives it the same colour everywhere."""
+    """Runs that differ only in their seed. The number determines the colour of the experiment."""
 
     number: int
     label: str
@@ -35,15 +35,15 @@ class Experiment:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that statistics are about: the finished ones, or all if none is.
+        """The runs that statistics include: the finished ones, or all if none is finished.
 
-        An unfinished run among finished ones would draw every mean towards its beginning.
+        An unfinished run among finished ones would bias every mean.
         """
         return tuple(run for run in self.runs if run.finished) or self.runs
 
     @property
     def finished(self) -> bool:
-        """Whether any run of it came to its end."""
+        """Whether any of its runs is finished."""
         return any(run.finished for run in self.runs)
 
     @property
@@ -53,7 +53,7 @@ class Experiment:
 
     def over(self, value: Callable[[Run], float | None]) -> Statistic | None:
         """Return the statistic of `value` over the counted runs that have one."""
-        return statistic(found for run in self.counted if (found := value(run)) is not None)
+        return statistic(number for run in self.counted if (number := value(run)) is not None)
 
     def final(self, name: str) -> Statistic | None:
         """Return the statistic of a measure after the last round."""
@@ -61,23 +61,23 @@ class Experiment:
 
 
 def statistic(values: Iterable[float]) -> Statistic | None:
-    """Return mean and sample deviation of `values`, or None of none.
+    """Return mean and sample deviation of `values`, or None if there are none.
 
     >>> statistic([1, 3, 2])
     Statistic(mean=2.0, deviation=1.0, values=(1, 3, 2))
     """
-    given = tuple(values)
-    if not given:
+    values = tuple(values)
+    if not values:
         return None
-    mean = math.fsum(given) / len(given)
-    return Statistic(mean, statistics.stdev(given) if len(given) > 1 else None, given)
+    mean = math.fsum(values) / len(values)
+    return Statistic(mean, statistics.stdev(values) if len(values) > 1 else None, values)
 
 
 def experiments(runs: Sequence[Run]) -> list[Experiment]:
-    """Group runs by name and configuration apart from the seed, in the order in which they are first met.
+    """Group runs by name and configuration apart from the seed, in the order of their first run.
 
-    Experiments of one name are told apart by the settings in which they differ. A seed that was run twice alike is
-    not two samples of anything: the second run begins another experiment, ``name #2``.
+    The labels of experiments of the same name show the settings in which they differ. A repeated run with the same seed
+    is not a second sample: it begins another experiment, ``name #2``.
     """
     groups: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
     for run in runs:
@@ -99,15 +99,15 @@ def _identity(run: Run) -> str:
 
 
 def _labels(groups: Sequence[tuple[str, str, int, Run]]) -> list[str]:
-    """Return a different label for every group: its name, the settings that tell it apart, and its copy."""
+    """Return a unique label for every group: its name, the settings that distinguish it, and its copy."""
     labels: list[str] = []
     for name, _, copy, run in groups:
         rivals = {settings: dict(_flat(other.settings)) for called, settings, _, other in groups if called == name}
         own = dict(_flat(run.settings))
         keys = sorted({key for flat in rivals.values() for key in flat} - set(_BESIDE))
         apart = [key for key in keys if any(flat.get(key) != own.get(key) for flat in rivals.values())]
-        told = ", ".join(f"{key}={own.get(key, '–')}" for key in apart[:3]) + (", …" if len(apart) > 3 else "")
-        label = (name + (f" ({told})" if told else "") + (f" #{copy + 1}" if copy else "")) or "unnamed"
+        shown = ", ".join(f"{key}={own.get(key, '–')}" for key in apart[:3]) + (", …" if len(apart) > 3 else "")
+        label = (name + (f" ({shown})" if shown else "") + (f" #{copy + 1}" if copy else "")) or "unnamed"
         number, unique = 2, label
         while unique in labels:
             number, unique = number + 1, f"{label} #{number}"

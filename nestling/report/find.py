@@ -1,4 +1,4 @@
-"""Runs in folders, at any depth."""
+"""Find runs in folders, at any depth."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from nestling.report.read import CONFIG, METRICS, SUMMARY, Run, no_directory, re
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Return the runs in `paths`: run directories, or folders that hold some at any depth.
+    """Return the runs in `paths`: run directories, or folders that contain some at any depth.
 
-    The order is that of `paths`, and inside a folder that of names, numbers by their value (``seed-2`` before
-    ``seed-10``). A run that is reached twice is returned once.
+    The order is that of `paths`, and inside a folder that of names, with numbers by value (``seed-2`` before
+    ``seed-10``). A run that is found twice is returned once.
 
-    Examples
-    --------
     >>> find(["no/such/folder"])
     Traceback (most recent call last):
     nestling.errors.ReportError: there is no directory no/such/folder
     """
-    found: dict[Path, Path] = {}
+    unique: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
             raise ReportError(no_directory(path))
@@ -31,13 +29,13 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
         if not directories:
             raise ReportError(f"there is no run in {path}: a run directory holds {CONFIG} and {METRICS}")
         for directory in directories:
-            found.setdefault(directory.resolve(), directory)
-    return [read(directory) for directory in found.values()]
+            unique.setdefault(directory.resolve(), directory)
+    return [read(directory) for directory in unique.values()]
 
 
 def _directories(folder: Path) -> Iterator[Path]:
     if (folder / METRICS).is_file() or (folder / SUMMARY).is_file():
-        yield folder  # nothing below: a run's checkpoints are no runs
+        yield folder  # do not descend: a run's checkpoints are not runs
         return
     try:
         children = [child for child in folder.iterdir() if child.is_dir() and not child.is_symlink()]

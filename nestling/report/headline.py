@@ -1,4 +1,4 @@
-"""The result in a line: who came first, how far ahead, and at what cost."""
+"""The result in one sentence: which method is best, by how much, and at what cost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ METHODS = {
 
 
 def headline(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Return a heading, and a sentence for every dataset and partition that was tried.
+    """Return a heading, and a sentence for every combination of dataset and partition.
 
-    A lead that is smaller than the spread over seeds is told as such. Unfinished experiments count only where nothing
-    is finished, and the sentence says so.
+    The sentence says if a lead is smaller than the spread over seeds. Unfinished experiments count only if none is
+    finished, and the sentence says so.
 
-    Examples
-    --------
     >>> headline([])
     ('Nothing was measured yet', [])
     """
@@ -43,20 +41,20 @@ def headline(rows: Sequence[Row]) -> tuple[str, list[str]]:
             contests.setdefault((row["dataset"], row["partition"], name), []).append(row)
     if not contests:
         return "Nothing was measured yet", []
-    told = [_told(rows, where, contest) for where, contest in contests.items()]
-    if len(told) == 1:
-        return told[0][0], [told[0][1]]
-    return f"{len(rows)} experiments on {len(told)} tasks", [f"{heading} {rest}" for heading, rest in told]
+    results = [_result(rows, where, contest) for where, contest in contests.items()]
+    if len(results) == 1:
+        return results[0][0], [results[0][1]]
+    return f"{len(rows)} experiments on {len(results)} tasks", [f"{heading} {rest}" for heading, rest in results]
 
 
-def _told(rows: Sequence[Row], where: tuple[str, str, str], contest: Sequence[Row]) -> tuple[str, str]:
+def _result(rows: Sequence[Row], where: tuple[str, str, str], contest: Sequence[Row]) -> tuple[str, str]:
     dataset, partition, name = where
     entered = [row for row in contest if row["finished"]] or list(contest)
     ranked = sorted(entered, key=lambda row: -direction(name, row["final"][name]["mean"]) * row["final"][name]["mean"])
     first = ranked[0]
     value = first["final"][name]
-    what = "" if name == "global_accuracy" else f" {title(name)}"
-    heading = f"{_who(rows, first)} reaches {written(name, value['mean'])}{what}"
+    measure = "" if name == "global_accuracy" else f" {title(name)}"
+    heading = f"{_who(rows, first)} reaches {written(name, value['mean'])}{measure}"
     parts = [f"on {dataset or 'its data'}{f' ({partition})' if partition else ''} after {first['rounds']} rounds"]
     if not first["finished"]:
         parts[0] += " so far, unfinished"
@@ -82,6 +80,6 @@ def _lead(rows: Sequence[Row], name: str, first: Row, second: Row) -> str:
 
 
 def _who(rows: Sequence[Row], row: Row) -> str:
-    """Return the method where it says who is meant, or else the name of the experiment."""
+    """Return the name of the method if it is unique among the rows, else the name of the experiment."""
     alone = sum(other["method"] == row["method"] for other in rows) == 1
     return str(METHODS.get(row["method"], row["experiment"]) if alone else row["experiment"])

@@ -1,4 +1,4 @@
-"""Measures by their name: what they are called, which way is better, and how they are written."""
+"""Measures by name: their title, whether higher is better, and how they are formatted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLES = {
 
 
 def title(name: str) -> str:
-    """Return the words for a measure.
+    """Return the title of a measure.
 
     >>> title("mean_submodel"), title("masked_perplexity")
     ('mean sub-model', 'masked perplexity')
@@ -22,9 +22,9 @@ def title(name: str) -> str:
 
 
 def direction(name: str, value: float) -> int:
-    """Return 1 where more is better (accuracies), -1 where less is (losses, perplexities), 0 where nobody knows.
+    """Return 1 if higher is better (accuracies), -1 if lower is (losses, perplexities), 0 if that is unknown.
 
-    What a sub-model is judged by is not in its name, but no accuracy is above 1 and no perplexity below.
+    The names of sub-models' measures do not say what they are, but no accuracy is above 1 and no perplexity below.
 
     >>> direction("global_accuracy", 0.9), direction("perplexity", 9.1), direction("worst_submodel", 40.2)
     (1, -1, -1)
@@ -51,7 +51,7 @@ def leading(names: Iterable[str]) -> str | None:
 
 
 def written(name: str, value: float, deviation: float | None = None) -> str:
-    """Return a measure for people: accuracies in percent, anything else with four digits; ± where there is a spread.
+    """Return a formatted measure: accuracies in percent, others with four digits; with ± if there is a deviation.
 
     >>> written("global_accuracy", 0.9123, 0.004), written("perplexity", 23.4567), written("perplexity", 1145.2, 46.2)
     ('91.2 ± 0.4 %', '23.46', '1,145 ± 46')
@@ -63,7 +63,7 @@ def written(name: str, value: float, deviation: float | None = None) -> str:
 
 
 def digits(value: float, count: int) -> str:
-    """Return a number with so many digits, but never with an exponent where it is large.
+    """Return a number with `count` digits, without an exponent if it is large.
 
     >>> digits(12345.6, 3), digits(0.01234, 3)
     ('12,346', '0.0123')
@@ -72,7 +72,7 @@ def digits(value: float, count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Return a time in suitable units.
 
     >>> duration(9.87), duration(75), duration(7330)
     ('9.9 s', '1 min 15 s', '2 h 2 min')

@@ -1,4 +1,4 @@
-"""Panels of methods that prune what they send: what was kept where, and how their networks compare (FedMorph)."""
+"""Panels of methods that prune sub-models: the units kept, and the accuracy of their networks (FedMorph)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from html import escape
 from typing import Any
 
 from nestling.report.experiment import Experiment, experiments
-from nestling.report.panels import DASHES, Figure, colour, figure, label, line, mark, panel, tint
+from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
 from nestling.report.read import Run
 
-_NETWORKS = {  # the network → how it is drawn
-    "server": "solid",
-    "averaged": "dash",
-    "morphed": "dot",
-}
-assert set(_NETWORKS.values()) <= set(DASHES)
+_NETWORKS = {"server": "solid", "averaged": "dash", "morphed": "dot"}  # the network → its line style
 
 
 @panel(
@@ -23,7 +18,7 @@ assert set(_NETWORKS.values()) <= set(DASHES)
     "Accuracy of clients on their own samples while training, less that of the global model on the test set.",
 )
 def gap(runs: Sequence[Run]) -> Figure | None:
-    """Draw training accuracy, averaged since the evaluation before, less test accuracy (FedMorph, Figures 4 and 8)."""
+    """Draw training accuracy, averaged since the last evaluation, less test accuracy (FedMorph, Figures 4 and 8)."""
     data = []
     for experiment in experiments(runs):
         tracks = [_gaps(run) for run in experiment.counted]
@@ -36,15 +31,15 @@ def gap(runs: Sequence[Run]) -> Figure | None:
 
 
 def _gaps(run: Run) -> dict[int, float]:
-    found, seen = {}, []
+    gaps, trained = {}, []
     for entry in run.history:
         if entry.train_accuracy is not None:
-            seen.append(entry.train_accuracy)
+            trained.append(entry.train_accuracy)
         tested = entry.measured.values.get("global_accuracy") if entry.measured else None
-        if tested is not None and seen:
-            found[entry.round] = sum(seen) / len(seen) - tested
-            seen = []
-    return found
+        if tested is not None and trained:
+            gaps[entry.round] = sum(trained) / len(trained) - tested
+            trained = []
+    return gaps
 
 
 @panel("Units kept", "The share of every axis in the first network that clients got (pale) and in the last.", wide=True)
@@ -52,11 +47,11 @@ def kept(runs: Sequence[Run]) -> Figure | None:
     """Draw how much of every axis is kept, first and last (FedMorph, Figures 3 and 7)."""
     data: list[dict[str, Any]] = []
     for experiment in experiments(runs):
-        found = next((run.panels["kept"] for run in experiment.counted if _told(run.panels.get("kept"))), None)
-        if found is None:
+        kept_units = next((run.panels["kept"] for run in experiment.counted if _is_kept(run.panels.get("kept"))), None)
+        if kept_units is None:
             continue
         for when, shade in (("first", tint(experiment.number, 0.35)), ("last", colour(experiment.number))):
-            shares = {axis: share for axis, share in found[when].items() if isinstance(share, int | float)}
+            shares = {axis: share for axis, share in kept_units[when].items() if isinstance(share, int | float)}
             data.append(
                 {
                     "type": "bar",
@@ -74,7 +69,7 @@ def kept(runs: Sequence[Run]) -> Figure | None:
 
 @panel(
     "Networks on the way",
-    "The large network (solid), the small one as clients' average (dashed), and just after it was pruned (dotted).",
+    "The large network (solid), the average of the clients' small ones (dashed), and just after pruning (dotted).",
 )
 def networks(runs: Sequence[Run]) -> Figure | None:
     """Draw the accuracy of the server's, the averaged and the morphed network (FedMorph, Figure 10)."""
@@ -91,20 +86,20 @@ def networks(runs: Sequence[Run]) -> Figure | None:
 
 
 def _track(experiment: Experiment, name: str) -> dict[int, float]:
-    """The accuracy of a network after the rounds in which it came up, averaged over seeds."""
-    found: dict[int, list[float]] = {}
+    """Return the accuracy of a network by round, averaged over seeds."""
+    accuracies: dict[int, list[float]] = {}
     for run in experiment.counted:
         for entry in run.history:
-            told = entry.evaluation.get("networks") if entry.evaluation else None
-            if not isinstance(told, Mapping):
+            evaluation = entry.evaluation or {}
+            tested = evaluation.get("networks")
+            if not isinstance(tested, Mapping):
                 continue
-            tested = entry.evaluation.get("global_accuracy") if entry.evaluation and name == "server" else None
-            value = tested if name == "server" else told.get(name, {}).get("accuracy")
+            value = evaluation.get("global_accuracy") if name == "server" else tested.get(name, {}).get("accuracy")
             if isinstance(value, int | float):
-                found.setdefault(entry.round, []).append(float(value))
-    return {round: sum(values) / len(values) for round, values in sorted(found.items())}
+                accuracies.setdefault(entry.round, []).append(float(value))
+    return {round: sum(values) / len(values) for round, values in sorted(accuracies.items())}
 
 
-def _told(found: Any) -> bool:
-    """Whether a run tells of the first and the last network: when → axis → share."""
-    return isinstance(found, Mapping) and all(isinstance(found.get(when), Mapping) for when in ("first", "last"))
+def _is_kept(value: Any) -> bool:
+    """Return whether a value describes the first and the last network: when → axis → share."""
+    return isinstance(value, Mapping) and all(isinstance(value.get(when), Mapping) for when in ("first", "last"))

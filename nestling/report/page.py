@@ -1,4 +1,4 @@
-"""The page: everything about some runs in one HTML file that needs nothing else, no network least of all."""
+"""The HTML page about some runs: one self-contained file that needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 from nestling.amounts import BYTES, amount
 from nestling.errors import ReportError
 from nestling.files import write_whole
-from nestling.report import curves, morphs, spread, submodels
+from nestling.imported import need
+from nestling.report import curves, morphs, spread, submodel_panel
 from nestling.report.experiment import Experiment, experiments
 from nestling.report.headline import headline
 from nestling.report.measures import duration, written
@@ -21,26 +22,31 @@ from nestling.report.panels import COLOURS, PANELS, Figure, colour, label
 from nestling.report.read import Run
 from nestling.report.table import NOTE, Row, columns, compare
 
-__all__ = ["html", "write"]
+__all__ = ["card", "document", "html", "save", "write"]
 
-_ALL = (curves, spread, submodels, morphs)  # importing them registers their panels, in this order
+_ALL = (curves, spread, submodel_panel, morphs)  # importing them registers their panels, in this order
 
-# Nothing may be fetched, whatever a file of a run says; the page's own scripts and styles are inside it.
+Measures = dict[str, dict[str, str | bool]]  # name → its title, and whether it is a share
+
+# The page may load nothing, whatever the files of a run contain; its own scripts and styles are inline.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def write(runs: Sequence[Run], path: str | os.PathLike[str]) -> Path:
-    """Write the page about `runs` to `path`, such that a crash leaves either the old file or the new one, whole.
+    """Write the page about `runs` to `path`.
 
-    Needs plotly, which ``pip install 'nestling[report]'`` brings.
+    Needs plotly, which ``pip install 'nestling[report]'`` installs.
 
-    Examples
-    --------
     >>> write([], "report.html")
     Traceback (most recent call last):
     nestling.errors.ReportError: there are no runs to report on
     """
-    target, page = Path(path), html(runs)
+    return save(html(runs), path)
+
+
+def save(page: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page so that a crash leaves either the old file or the new one, complete; return its path."""
+    target = Path(path)
     try:
         write_whole(target, page.encode())
     except OSError as problem:
@@ -52,14 +58,36 @@ def html(runs: Sequence[Run]) -> str:
     """Return the page about `runs` as text."""
     if not runs:
         raise ReportError("there are no runs to report on")
-    plotly = _plotly()
-    found, rows = experiments(runs), compare(runs)
+    groups, rows = experiments(runs), compare(runs)
     heading, sentences = headline(rows)
     figures: list[Figure] = []
-    parts = [_panel(panel.title, panel.about, panel.draw(runs), panel.wide, figures) for panel in PANELS]
+    hint = "The numbers are in the table above."
+    parts = [card(panel.title, panel.about, panel.draw(runs), figures, panel.wide, hint=hint) for panel in PANELS]
     measures = curves.chosen(runs)
-    count = f"{len(found)} experiment{'s' * (len(found) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}"
-    script = _script({"figures": figures, "measures": measures})
+    count = f"{len(groups)} experiment{'s' * (len(groups) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}"
+    main = f"""{_tiles(rows, groups)}
+{_controls(groups, measures)}
+<section class="card" aria-labelledby="table"><h3 id="table">Comparison</h3>{_table(rows, groups)}</section>
+<noscript><p class="note">The figures below need JavaScript, which is inside this page.</p></noscript>
+<div class="grid">{"".join(parts)}</div>
+<h2>Runs</h2>
+<p class="about">What each run was asked to do, and the command that does it again.</p>
+{"".join(map(_details, groups))}"""
+    return document(heading, f"Nestling report · {count}", sentences, main, figures=figures, measures=measures)
+
+
+def document(
+    heading: str,
+    kicker: str,
+    sentences: Sequence[str],
+    main: str,
+    *,
+    figures: Sequence[Figure],
+    measures: Measures | None = None,
+) -> str:
+    """Return a whole page: a heading with a line above it and sentences below, HTML, and the figures in it."""
+    plotly = need("plotly.offline", "report", "the page needs", ReportError).get_plotlyjs()
+    script = _script({"figures": figures, "measures": measures or {}})
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -73,19 +101,12 @@ def html(runs: Sequence[Run]) -> str:
 </head>
 <body>
 <header class="top">
-<p class="kicker">Nestling report · {count}</p>
+<p class="kicker">{kicker}</p>
 <h1>{escape(heading)}</h1>
 {"".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in sentences)}
 </header>
 <main>
-{_tiles(rows, found)}
-{_controls(found, measures)}
-<section class="card" aria-labelledby="table"><h3 id="table">Comparison</h3>{_table(rows, found)}</section>
-<noscript><p class="note">The figures below need JavaScript, which is inside this page.</p></noscript>
-<div class="grid">{"".join(parts)}</div>
-<h2>Runs</h2>
-<p class="about">What each run was asked to do, and the command that does it again.</p>
-{"".join(map(_details, found))}
+{main}
 </main>
 <footer>One file, made by Nestling; it loads nothing from anywhere.</footer>
 <script type="application/json" id="figures">{script}</script>
@@ -96,20 +117,12 @@ def html(runs: Sequence[Run]) -> str:
 """
 
 
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # noqa: PLC0415
-    except ImportError:
-        raise ReportError("the page needs plotly, which is not installed: pip install 'nestling[report]'") from None
-    return str(get_plotlyjs())
-
-
 def _file(name: str) -> str:
     return resources.files("nestling.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _script(value: Any) -> str:
-    r"""Return JSON that may stand in a script: nothing in it can end the script or begin a comment.
+    r"""Return JSON for use inside a script element: nothing in it can end the script or begin a comment.
 
     >>> print(_script("</script>"))
     "\u003c/script>"
@@ -117,7 +130,10 @@ def _script(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _panel(title: str, about: str, drawn: Figure | str | None, wide: bool, figures: list[Figure]) -> str:
+def card(
+    title: str, about: str, drawn: Figure | str | None, figures: list[Figure], wide: bool = False, *, hint: str = ""
+) -> str:
+    """Return a panel as HTML, or "" if it shows nothing; a figure is added to `figures`, for the page's script."""
     if drawn is None:
         return ""
     frame = f'<section class="card{" wide" * wide}"><h3>{escape(title)}</h3><p class="about">{escape(about)}</p>'
@@ -125,24 +141,24 @@ def _panel(title: str, about: str, drawn: Figure | str | None, wide: bool, figur
         return f"{frame}{drawn}</section>"
     height = f' style="--height: {drawn["height"]}px"' if "height" in drawn else ""
     figures.append(drawn)
-    spoken = escape(f"{title}: {about} The numbers are in the table above.")
+    label = escape(f"{title}: {about} {hint}".strip())
     return (
-        f'{frame}<div class="plot" data-figure="{len(figures) - 1}" role="img" aria-label="{spoken}"{height}></div>'
+        f'{frame}<div class="plot" data-figure="{len(figures) - 1}" role="img" aria-label="{label}"{height}></div>'
         "</section>"
     )
 
 
 def _named(experiment: Experiment) -> str:
-    again = " again" * (experiment.number >= len(COLOURS))  # a ring: that colour was given to another before
+    again = " again" * (experiment.number >= len(COLOURS))  # a ring, as another experiment has the same colour
     return f'<span class="named{again}" style="--own: {colour(experiment.number)}">{label(experiment)}</span>'
 
 
-def _tiles(rows: Sequence[Row], found: Sequence[Experiment]) -> str:
-    """Return the four records, where all experiments are about the same data: others do not compare."""
-    finished = [(row, experiment) for row, experiment in zip(rows, found, strict=True) if row["finished"]]
+def _tiles(rows: Sequence[Row], groups: Sequence[Experiment]) -> str:
+    """Return the best values as tiles, if all experiments use the same data: others are not comparable."""
+    finished = [(row, experiment) for row, experiment in zip(rows, groups, strict=True) if row["finished"]]
     if len({(row["dataset"], row["partition"]) for row, _ in finished}) != 1:
         return ""
-    told = []
+    tiles = []
     records: tuple[tuple[str, Callable[[Row], Any], int, Callable[[float], str]], ...] = (
         ("Highest final accuracy", lambda row: row["final"].get("global_accuracy"), 1, _accuracy),
         ("Highest for the worst sub-model", _worst_accuracy, 1, _accuracy),
@@ -157,11 +173,11 @@ def _tiles(rows: Sequence[Row], found: Sequence[Experiment]) -> str:
             holders = [experiment for value, experiment in held if value == best]
             others = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
             who = "all alike" if 1 < len(held) == len(holders) else _named(holders[0]) + others
-            told.append(
+            tiles.append(
                 f'<div class="card"><dt>{name}</dt><dd><span class="value">{show(way * best)}</span>'
                 f'<span class="who">{who}</span></dd></div>'
             )
-    return f'<dl class="tiles">{"".join(told[:4])}</dl>' if told else ""
+    return f'<dl class="tiles">{"".join(tiles[:4])}</dl>' if tiles else ""
 
 
 def _accuracy(value: float) -> str:
@@ -173,29 +189,30 @@ def _worst_accuracy(row: Row) -> Any:
     return worst if worst and worst["mean"] <= 1 else None
 
 
-def _controls(found: Sequence[Experiment], measures: dict[str, dict[str, str | bool]]) -> str:
+def _controls(groups: Sequence[Experiment], measures: Measures) -> str:
     parts = []
-    if len(found) > 1:
+    if len(groups) > 1:
         buttons = "".join(
             f'<button type="button" aria-pressed="true" data-experiment="{experiment.number}" '
             f'title="Click to hide or show, double-click for it alone">{_named(experiment)}</button>'
-            for experiment in found
+            for experiment in groups
         )
         parts.append(f'<div class="legend" role="group" aria-label="Experiments shown">{buttons}</div>')
     if len(measures) > 1:
         options = "".join(
-            f'<option value="{escape(name)}">{escape(str(told["title"]))}</option>' for name, told in measures.items()
+            f'<option value="{escape(name)}">{escape(str(measure["title"]))}</option>'
+            for name, measure in measures.items()
         )
         parts.append(f'<label class="measure">Curves show <select class="choice">{options}</select></label>')
-    return f'<div class="controls">{"".join(parts)}</div>' if parts else '<div class="controls"></div>'
+    return f'<div class="controls">{"".join(parts)}</div>'
 
 
-def _table(rows: Sequence[Row], found: Sequence[Experiment]) -> str:
-    made = columns(rows)
-    head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in made)
+def _table(rows: Sequence[Row], groups: Sequence[Experiment]) -> str:
+    shown = columns(rows)
+    head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in shown)
     body = []
-    for place, experiment in enumerate(found):
-        cells = [column.cells[place] for column in made[1:]]
+    for place, experiment in enumerate(groups):
+        cells = [column.cells[place] for column in shown[1:]]
         body.append(
             f'<tr data-experiment="{experiment.number}"><th scope="row">{_named(experiment)}</th>'
             + "".join(

@@ -1,21 +1,21 @@
-"""Panels of the page: a registry that one decorated function adds to.
+"""The registry of the page's panels; a decorated function adds one.
 
-A panel takes all runs and returns what it shows: a figure of plotly.js (a dictionary with ``data`` and ``layout``, in
-plain lists and numbers), a piece of HTML, or None where these runs have nothing to show, and then it is left out.
-`experiments` groups the runs; what a method left in ``summary.json`` under ``panels`` is in ``run.panels``::
+A panel takes all runs and returns a figure of plotly.js (a dictionary with ``data`` and ``layout``, in plain lists and
+numbers), a piece of HTML, or None if these runs have nothing to show. `experiments` groups the runs; ``run.panels``
+holds what a method wrote to ``summary.json`` under ``panels``::
 
     @panel("How wide the networks were", "Units kept after every morph.", wide=True)
     def widths(runs):
         data = [
             line(experiment, rounds, units)
             for experiment in experiments(runs)
-            if (found := experiment.runs[0].panels.get("morph"))
-            for rounds, units in [(found["rounds"], found["units"])]
+            if (morph := experiment.runs[0].panels.get("morph"))
+            for rounds, units in [(morph["rounds"], morph["units"])]
         ]
         return figure(data, "round", "units") if data else None
 
-A trace or an element with the number of an experiment (`mark`; ``data-experiment`` in HTML) follows the legend. Colours
-and fonts of axes come from the page, so figures set none. Escape what comes from files: `label` does, for both.
+The legend hides and shows traces and elements that carry the number of an experiment (`mark`; ``data-experiment`` in
+HTML). The page sets the colours and fonts of axes. Escape texts that come from files, as `label` does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Figure = dict[str, Any]
 Drawn = Figure | str | None
 Draw = Callable[[Sequence[Run]], Drawn]
 
-# Each has a contrast of at least 3 to 1 on the page, light and dark, and neighbours differ in lightness or hue.
+# Each has a contrast of at least 3 to 1 on the light and the dark page, and neighbours differ in lightness or hue.
 COLOURS = ("#2f7ed8", "#d9730d", "#1f9d72", "#a35fe0", "#d64561", "#1796ad", "#9c7a12", "#cf4d9c", "#6b7f99", "#6f8f1f")
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon", "hexagon", "hourglass")
@@ -40,7 +40,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of the page: its title, a sentence on how to read it, and what draws it."""
+    """A part of the page: its title, a sentence on how to read it, and the function that draws it."""
 
     title: str
     about: str
@@ -52,7 +52,7 @@ PANELS: list[Panel] = []
 
 
 def panel(title: str, about: str, wide: bool = False) -> Callable[[Draw], Draw]:
-    """Return a decorator that adds a panel to the page, after those that are there.
+    """Return a decorator that adds a panel at the end of the page.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def colour(number: int) -> str:
 
 
 def tint(number: int, opacity: float) -> str:
-    """Return the colour of an experiment, see-through.
+    """Return the colour of an experiment with some opacity.
 
     >>> tint(0, 0.2)
     'rgba(47, 126, 216, 0.2)'
@@ -94,17 +94,17 @@ def tint(number: int, opacity: float) -> str:
 
 
 def label(experiment: Experiment) -> str:
-    """Return the name of an experiment for HTML and for plotly, which reads some HTML too."""
+    """Return the name of an experiment, escaped for HTML and for plotly, which interprets some HTML, too."""
     return html.escape(experiment.label)
 
 
 def mark(experiment: Experiment, measure: str | None = None) -> dict[str, Any]:
-    """Return what ties a trace to the legend and, where given, to a measure that can be chosen."""
+    """Return the metadata that ties a trace to the legend and, if given, to a selectable measure."""
     return {"experiment": experiment.number, "measure": measure}
 
 
 def line(experiment: Experiment, x: Sequence[float], y: Sequence[float], measure: str | None = None) -> dict[str, Any]:
-    """Return a line in the colour of an experiment; beyond ten experiments, colours come again with other dashes."""
+    """Return a line in the colour of an experiment; beyond ten experiments, colours repeat with other dashes."""
     number = experiment.number
     return {
         "type": "scatter",
@@ -119,7 +119,7 @@ def line(experiment: Experiment, x: Sequence[float], y: Sequence[float], measure
 
 
 def figure(data: Sequence[dict[str, Any]], x: str, y: str, height: int | None = None, **layout: Any) -> Figure:
-    """Return a figure with titles on its axes; `height` is the least it needs, `layout` goes to plotly as it is."""
+    """Return a figure with titled axes and a minimum height; `layout` is passed on to plotly."""
     axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
     for name in axes:
         axes[name] |= layout.pop(name, {})

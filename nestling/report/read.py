@@ -1,7 +1,7 @@
-"""What a run left behind: its directory, read and checked.
+"""Read and validate run directories.
 
 A run directory holds ``config.toml``, ``metrics.jsonl`` (an object per round; counters are cumulative) and, once the
-run has ended, ``summary.json``. Without the summary a run is unfinished, and the rounds say what they can.
+run has ended, ``summary.json``. A run without a summary is unfinished; its values are taken from the rounds so far.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Measured = dict[str, float | dict[str, dict[str, float | None]] | None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured after a round: values of the whole, and values of every sub-model by its level."""
+    """The measures after a round: of the global model, and of every sub-model by its level."""
 
     round: int
     values: Mapping[str, float]
@@ -39,7 +39,7 @@ class Evaluation:
 
 
 class Level(msgspec.Struct, frozen=True):
-    """What a sub-model costs."""
+    """The cost of a sub-model."""
 
     ratio: float
     parameters: _Whole
@@ -48,7 +48,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """A line of ``metrics.jsonl``; bytes, MACs and seconds are those since the run began."""
+    """A line of ``metrics.jsonl``; bytes, MACs and seconds are counted from the start of the run."""
 
     round: _Whole
     bytes_down: _Amount
@@ -101,7 +101,7 @@ class _Summary(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Run:
-    """One run: who it was, how it went, and how it ended."""
+    """One run: its identity, its history and its results."""
 
     directory: Path
     config: str  # verbatim
@@ -112,7 +112,7 @@ class Run:
     dataset: str
     partition: str
     seed: int
-    rounds: int  # asked for
+    rounds: int  # as configured
     rounds_done: int
     finished: bool
     history: tuple[Round, ...]
@@ -137,12 +137,10 @@ class Run:
 def read(directory: str | os.PathLike[str]) -> Run:
     r"""Return the run in `directory`.
 
-    Every file is checked; what does not fit raises a `ReportError` that names the file and the line. A last line that
-    is still being written is no error. A number that is not finite (a loss that diverged) counts as missing. Where a
-    round is found again, the run was resumed before it: what followed the first time is left out.
+    Every file is validated; a `ReportError` names the file and the line. A last line that is still being written is
+    ignored. A number that is not finite (a loss that diverged) counts as missing. If a round occurs again, the run was
+    resumed before it, and the earlier lines from that round on are dropped.
 
-    Examples
-    --------
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = pathlib.Path(folder, "config.toml").write_text('name = "small"\nmethod = "fedavg"\nrounds = 9')
@@ -166,7 +164,7 @@ def read(directory: str | os.PathLike[str]) -> Run:
 
 
 def no_directory(path: Path) -> str:
-    """Say that `path` is no directory, and which ones beside it may have been meant."""
+    """Return the error message for a `path` that is no directory, with similar names beside it."""
     if path.exists():
         return f"{path} is a file: name the run directory that holds it"
     folder = path.parent
@@ -194,7 +192,7 @@ def _history(path: Path, ended: bool) -> tuple[Round, ...]:
         try:
             entry = _decode(line, Round, f"{path}, line {number}")
         except ReportError:
-            if number == len(lines) and not ended:  # no end of line yet: it is being written, or was cut off
+            if number == len(lines) and not ended:  # no end of line: it is being written, or was truncated
                 break
             raise
         while rounds and rounds[-1].round >= entry.round:
@@ -207,12 +205,12 @@ def _decode(text: str, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.convert(json.loads(text, parse_constant=lambda _: None, parse_float=_finite), kind)
     except msgspec.ValidationError as problem:
-        told = re.sub(r" - at `\$\.?(.*?)`$", r" in '\1'", str(problem))
-        raise ReportError(f"{where}: {told[0].lower()}{told[1:]}") from None
+        message = re.sub(r" - at `\$\.?(.*?)`$", r" in '\1'", str(problem))
+        raise ReportError(f"{where}: {message[0].lower()}{message[1:]}") from None
     except json.JSONDecodeError as problem:
         line = f" (line {problem.lineno})" if "\n" in text else ""
         raise ReportError(f"{where}: this is not JSON{line}: {problem.msg}, at column {problem.colno}") from None
-    except (ValueError, RecursionError) as problem:  # numbers with thousands of digits, brackets without end
+    except (ValueError, RecursionError) as problem:  # numbers with thousands of digits, too many brackets
         raise ReportError(f"{where}: this cannot be read: {problem}") from None
 
 
@@ -311,7 +309,7 @@ def _number(settings: Mapping[str, Any], key: str, folder: Path) -> int:
 
 
 def _final_and_best(history: tuple[Round, ...]) -> tuple[Evaluation | None, Evaluation | None]:
-    """Return the last evaluation, and the one whose leading measure is best (the first of equals)."""
+    """Return the last evaluation, and the first one with the best leading measure."""
     evaluations = [measured for entry in history if (measured := entry.measured)]
     if not evaluations:
         return None, None

@@ -1,4 +1,4 @@
-"""Panels on who gets what in the end: sub-models by their size, clients by their own data, units by their training."""
+"""Panels of final results: by the size of sub-models, by client, and how often every unit was trained."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nestling.report.measures import leading
 from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
 from nestling.report.read import Run
 
-_POINTS = 1000  # clients of an experiment that are drawn one by one; beyond, the shape says more
-_LETTERS = 24  # of a name beside a violin; all of it is in the legend
-_STEPS = 128  # parts of a strip: finer than a screen shows
+_POINTS = 1000  # draw single clients of an experiment up to this number, and only their distribution beyond
+_LETTERS = 24  # the length of a name beside a violin; the legend shows all of it
+_STEPS = 128  # the parts of a strip
 
 
 @panel("Sub-models by size", "Final result of every sub-model against its parameters: flat is good for small devices.")
 def by_size(runs: Sequence[Run]) -> Figure | None:
-    """Draw what sub-models reach against their number of parameters."""
+    """Draw the result of sub-models against their number of parameters."""
     data, kinds = [], set()
     for experiment in experiments(runs):
-        found = []
+        points = []
         for level, cost in next((run.levels for run in experiment.counted if run.levels), {}).items():
             measured = [run.final.submodels.get(level, {}) for run in experiment.counted if run.final]
             kind = (
@@ -33,15 +33,15 @@ def by_size(runs: Sequence[Run]) -> Figure | None:
             value = statistic(values[kind] for values in measured if kind in values) if kind else None
             if value and kind and cost.parameters:
                 kinds.add(kind)
-                found.append((cost.parameters, value, level))
-        if not found:
+                points.append((cost.parameters, value, level))
+        if not points:
             continue
-        found.sort(key=lambda point: point[0])
-        trace = line(experiment, [parameters for parameters, _, _ in found], [value.mean for _, value, _ in found])
+        points.sort(key=lambda point: point[0])
+        trace = line(experiment, [parameters for parameters, _, _ in points], [value.mean for _, value, _ in points])
         trace["mode"] = "lines+markers"
-        trace["text"] = [f"sub-model {escape(level)}" for _, _, level in found]
-        if any(value.deviation for _, value, _ in found):
-            spread = [value.deviation or 0 for _, value, _ in found]
+        trace["text"] = [f"sub-model {escape(level)}" for _, _, level in points]
+        if any(value.deviation for _, value, _ in points):
+            spread = [value.deviation or 0 for _, value, _ in points]
             trace["error_y"] = {"array": spread, "thickness": 1.25, "width": 3, "color": colour(experiment.number)}
         data.append(trace)
     if not data:
@@ -60,10 +60,10 @@ def by_size(runs: Sequence[Run]) -> Figure | None:
     "Local accuracy of clients", "Each point is a client on data like its own, after the last round: narrow is fair."
 )
 def by_client(runs: Sequence[Run]) -> Figure | None:
-    """Draw how local accuracy is spread over clients."""
+    """Draw the distribution of local accuracy over clients."""
     data: list[dict[str, Any]] = []
     short: dict[str, str] = {}
-    for experiment in reversed(experiments(runs)):  # plotly puts the first at the bottom
+    for experiment in reversed(experiments(runs)):  # plotly draws the first at the bottom
         cut = experiment.label if len(experiment.label) <= _LETTERS else experiment.label[: _LETTERS - 1] + "…"
         short[str(experiment.number)] = escape(cut)
         values = [value for run in experiment.counted for value in run.local.values()]
@@ -110,7 +110,7 @@ def by_client(runs: Sequence[Run]) -> Figure | None:
     wide=True,
 )
 def coverage(runs: Sequence[Run]) -> str | None:
-    """Draw the share of training that every part of every axis got."""
+    """Draw how often every part of every axis was trained."""
     blocks = [block for experiment in experiments(runs) if (block := _strips(experiment))]
     return f'<div class="coverage">{"".join(blocks)}</div>' if blocks else None
 
@@ -138,17 +138,17 @@ def _strips(experiment: Experiment) -> str:
 
 
 def _boxes(units: Sequence[float]) -> str:
-    """Return a strip as rectangles, neighbours of one shade in one."""
-    made, start = [], 0
+    """Return a strip as rectangles; neighbours of the same shade are joined."""
+    boxes, start = [], 0
     for shade, same in groupby(shades(units)):
         width = len(list(same))
-        made.append(f'<rect x="{start}" width="{width}" height="1" fill-opacity="{shade:g}"/>')
+        boxes.append(f'<rect x="{start}" width="{width}" height="1" fill-opacity="{shade:g}"/>')
         start += width
-    return "".join(made)
+    return "".join(boxes)
 
 
 def shades(units: Sequence[float]) -> list[float]:
-    """Return how dark each part of a strip is, in [0, 1]: the mean of its units over the most trained unit.
+    """Return the shade of each part of a strip in [0, 1]: the mean of its units over the most trained unit.
 
     >>> strip = shades([4, 4, 2, 0])
     >>> len(strip), strip[0], strip[63], strip[64], strip[127]

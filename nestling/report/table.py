@@ -1,4 +1,4 @@
-"""The table: an experiment a row, means over seeds, the best of every column marked."""
+"""The comparison table: one row per experiment, means over seeds, the best value of every column marked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_SHORT = {  # headings no wider than what stands below them
+_SHORT = {  # headings no wider than the values below them
     "global_accuracy": "global",
     "worst_submodel": "worst",
     "mean_submodel": "mean",
@@ -33,7 +33,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a place of the table, and whether it is the best of its column."""
+    """The text of a cell, and whether it is the best of its column."""
 
     text: str
     best: bool = False
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, where it stands, and a cell for every row."""
+    """A column: its title, its alignment, and a cell for every row."""
 
     title: str
     side: Literal["left", "right"]
@@ -49,13 +49,11 @@ class Column:
 
 
 def compare(runs: Sequence[Run]) -> list[Row]:
-    """Return a row for every experiment among `runs`, ready for JSON.
+    """Return a row for every experiment among `runs`, as JSON-compatible values.
 
-    Runs that differ in their seed only make one row. Means are objects with ``mean``, ``deviation`` (of the sample;
-    null with one seed) and ``values``, or null. Unfinished runs count only where no run of the experiment is finished.
+    Runs that differ only in their seed make one row. Means are objects with ``mean``, ``deviation`` (of the sample;
+    null with one seed) and ``values``, or null. Unfinished runs count only if no run of the experiment is finished.
 
-    Examples
-    --------
     >>> compare([])
     []
     """
@@ -86,39 +84,39 @@ def _row(experiment: Experiment) -> Row:
     }
 
 
-def _plain(found: Statistic | None) -> dict[str, Any] | None:
-    return asdict(found) | {"values": list(found.values)} if found else None
+def _plain(value: Statistic | None) -> dict[str, Any] | None:
+    return asdict(value) | {"values": list(value.values)} if value else None
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns of the table, without those that would be empty."""
-    made = [
+    """Return the columns of the table, without empty ones."""
+    result = [
         Column("experiment", "left", tuple(Cell(row["experiment"]) for row in rows)),
         Column("seeds", "right", tuple(Cell(str(len(row["seeds"]))) for row in rows)),
         Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
     ]
     finals = {name: None for row in rows for name in row["final"]}
     for name in [*_SHORT, *_perplexities(rows, list(finals))]:
-        made.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
+        result.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
-    names = {name for name, found in bests if found}
-    made.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
+    names = {name for name, value in bests if value}
+    result.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
     for heading, key, show in _COSTS:
         means = [row[key]["mean"] if row[key] else None for row in rows]
         if key == "simulated_seconds" and not any(means):
             continue
         winners = _winners(rows, [None if mean is None else (key, -mean) for mean in means])
         texts = ["–" if mean is None else show(mean) for mean in means]
-        made.append(Column(heading, "right", tuple(map(Cell, texts, winners))))
-    return [column for column in made if any(cell.text != "–" for cell in column.cells)]
+        result.append(Column(heading, "right", tuple(map(Cell, texts, winners))))
+    return [column for column in result if any(cell.text != "–" for cell in column.cells)]
 
 
 def _perplexities(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """The perplexities to show: the one that training is about not twice, where a label says which it is."""
-    found = [name for name in names if "perplexity" in name]
-    labelled = [name for name in found if name.startswith("perplexity_")]
-    told = any(all(row["final"].get(name) == row["final"].get("perplexity") for row in rows) for name in labelled)
-    return [name for name in found if name != "perplexity" or not told]
+    """Return the perplexities to show; the plain "perplexity" is left out if a labelled one is the same."""
+    perplexities = [name for name in names if "perplexity" in name]
+    labelled = [name for name in perplexities if name.startswith("perplexity_")]
+    same = any(all(row["final"].get(name) == row["final"].get("perplexity") for row in rows) for name in labelled)
+    return [name for name in perplexities if name != "perplexity" or not same]
 
 
 _COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -133,10 +131,10 @@ def _heading(name: str) -> str:
     return _SHORT.get(name, title(name))
 
 
-def _measure(heading: str, rows: Sequence[Row], found: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
+def _measure(heading: str, rows: Sequence[Row], values: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
     texts: list[str] = []
     scores: list[tuple[str, float] | None] = []
-    for name, value in found:
+    for name, value in values:
         if value is None:
             texts.append("–")
             scores.append(None)
@@ -149,7 +147,7 @@ def _measure(heading: str, rows: Sequence[Row], found: Sequence[tuple[str, Mappi
 
 
 def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) -> list[bool]:
-    """Return which rows have the highest score among finished rows on the same data; where all are alike, none."""
+    """Return which rows have the highest score among finished rows on the same data; none if all are equal."""
     contests: dict[tuple[str, ...], list[float]] = {}
     entered: list[tuple[tuple[str, ...], float] | None] = []
     for row, score in zip(rows, scores, strict=True):
@@ -162,10 +160,8 @@ def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) ->
 
 
 def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]]]:
-    """Return headers with their side, and lines of rich texts: what `nestling.cli.screen.print_table` prints.
+    """Return headers with their alignment, and lines of rich texts, for `nestling.cli.screen.print_table`.
 
-    Examples
-    --------
     >>> from nestling.report.read import Evaluation, Run
     >>> end = Evaluation(2, {"global_accuracy": 0.5}, {})
     >>> run = Run(".", "", {}, "one", "fedavg", "cnn", "digits", "", 0, 2, 2, True, (), end, end, 1, 1, None, 3.0, "")
@@ -175,9 +171,9 @@ def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], 
     """
     from rich.text import Text  # noqa: PLC0415
 
-    made = columns(rows)
+    shown = columns(rows)
     lines = [
-        [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in made]
+        [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in shown]
         for place in range(len(rows))
     ]
-    return {column.title: column.side for column in made}, lines
+    return {column.title: column.side for column in shown}, lines

@@ -1,4 +1,4 @@
-"""How a change of weights travels: a dictionary of tensors as few bytes, and back. Pure; knows no federation."""
+"""Compression of uploads: encode a change of weights in few bytes, and decode it. Pure functions."""
 
 from nestling.settings import Upload
 from nestling.upload.feedback import compress

@@ -1,4 +1,4 @@
-"""Which values are largest, to the last one: of all tensors together, or of each."""
+"""Select the values of largest magnitude (Top-K), over all tensors together or in each tensor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nestling.upload.rice import Places
 
 
 def largest(flats: Sequence[Tensor], share: float, scope: Scope) -> list[Places]:
-    """Return for every tensor the places of its values among the `share` of largest magnitude.
+    """Return for every tensor the indices of its values among the `share` of largest magnitude.
 
-    Of equal magnitudes the first are taken. Zeros never are: what is not sent is zero anyway.
+    Among equal magnitudes the first are selected. Zeros never are: values that are not sent are decoded as zeros.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def largest(flats: Sequence[Tensor], share: float, scope: Scope) -> list[Places]
 
 
 def _magnitudes(flats: Sequence[Tensor]) -> NDArray[np.int32] | NDArray[np.int64]:
-    """All magnitudes as the whole numbers that their bits are, which have the same order."""
+    """Return all magnitudes reinterpreted as integers, which have the same order."""
     double = any(flat.dtype == torch.float64 for flat in flats)
     values = torch.cat([flat.double() if double else flat.float() for flat in flats])
     bits = values.view(torch.int64) if double else values.view(torch.int32)

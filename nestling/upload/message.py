@@ -1,8 +1,8 @@
-"""A change as one message, and back.
+"""Encode a change of weights as one message, and decode it.
 
-A message is a byte that names the format, a checksum of four bytes, and a part for every tensor, in the order of
-their names. Names, shapes and dtypes are known to both sides and not sent; the checksum covers them, so a message is
-only ever read as what it was written for. Where a format keeps few values, a tensor's part begins with their places.
+A message is a byte for the format, a checksum of four bytes, and a part for every tensor, in the order of their names.
+Names, shapes and dtypes are known to both sides and not sent; the checksum covers them, so that a message cannot be
+decoded as other tensors. In sparse formats, a tensor's part begins with the indices of its values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Format(NamedTuple):
     values: Values
 
 
-# a format's place here is the byte that names it: new ones go to the end
+# The position of a format is its byte in messages: add new ones at the end.
 _FORMATS: dict[Format, _Format] = {
     "dense": _Format(False, RAW),
     "topk": _Format(True, RAW),
@@ -43,18 +43,17 @@ _FORMATS: dict[Format, _Format] = {
 }
 
 
-def encode(change: Mapping[str, Tensor], how: Upload, *, seed: int = 0) -> bytes:
+def encode(change: Mapping[str, Tensor], settings: Upload, *, seed: int = 0) -> bytes:
     """Return a change as bytes.
 
     Parameters
     ----------
     change
-        The tensors by name. Whole numbers (counters), booleans and complex numbers are sent as they are, whatever
-        the format.
-    how
+        The tensors by name. Integers (counters), booleans and complex numbers are sent uncompressed in every format.
+    settings
         The format and its settings.
     seed
-        Where stochastic rounding draws from: the same seed gives the same bytes.
+        The seed of stochastic rounding: the same seed gives the same bytes.
 
     Raises
     ------
@@ -69,12 +68,13 @@ def encode(change: Mapping[str, Tensor], how: Upload, *, seed: int = 0) -> bytes
     (16, {'weight': tensor([[ 0., -4.], [ 2., 0.]])})
     """
     flats = {name: _flat(name, change[name]) for name in sorted(change)}
-    noise = torch_stream(seed, "upload") if how.rounding == "stochastic" else None
-    format = _FORMATS[how.format]
+    noise = torch_stream(seed, "upload") if settings.rounding == "stochastic" else None
+    format = _FORMATS[settings.format]
     coded = [name for name, flat in flats.items() if flat.is_floating_point()]
     places: dict[str, Places] = {}
     if format.sparse:
-        places = dict(zip(coded, largest([flats[name] for name in coded], how.share, how.scope), strict=True))
+        selected = largest([flats[name] for name in coded], settings.share, settings.scope)
+        places = dict(zip(coded, selected, strict=True))
     parts = []
     for name, flat in flats.items():
         if name in places:
@@ -82,26 +82,26 @@ def encode(change: Mapping[str, Tensor], how: Upload, *, seed: int = 0) -> bytes
             parts.append(format.values.write(flat[torch.from_numpy(places[name])], noise))
         else:
             parts.append((format.values if flat.is_floating_point() else RAW).write(flat, noise))
-    head = bytes([list(_FORMATS).index(how.format)])
+    head = bytes([list(_FORMATS).index(settings.format)])
     body = b"".join(parts)
     return b"".join((head, _checksum(head, body, change), body))
 
 
 def decode(data: bytes, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the change in `data`, which may come from anywhere: it is checked, never executed.
+    """Return the change in `data`, which may be untrusted: it is validated, never executed.
 
     Parameters
     ----------
     data
-        What `encode` returned.
+        The result of `encode`.
     like
-        Tensors with the names, shapes and dtypes of the change; their values do not matter, so they may be on the
-        meta device.
+        Tensors with the names, shapes and dtypes of the change; their values are not used, so they may be on the meta
+        device.
 
     Raises
     ------
     UploadError
-        If the bytes are damaged, cut off, of other tensors, or no such message at all.
+        If the bytes are damaged, truncated, of other tensors, or not a message.
 
     Examples
     --------
@@ -120,15 +120,15 @@ def decode(data: bytes, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
             f"the upload of {len(data)} bytes was damaged on its way, or is one of other tensors: its checksum is wrong"
         )
     format, reader = list(_FORMATS.values())[head[0]], Reader(body)
-    found = {}
+    change = {}
     for name in sorted(like):
         try:
-            found[name] = _read(reader, like[name], format)
+            change[name] = _read(reader, like[name], format)
         except UploadError as problem:
             raise UploadError(f"the upload cannot be read at the tensor {name!r}: {problem}") from None
     if reader.left:
         raise UploadError(f"the upload goes on for {reader.left} bytes after its last tensor")
-    return {name: found[name] for name in like}
+    return {name: change[name] for name in like}
 
 
 def _read(reader: Reader, like: Tensor, format: _Format) -> Tensor:

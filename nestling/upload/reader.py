@@ -1,4 +1,4 @@
-"""Reading bytes that may come from anywhere: never more of them than there are."""
+"""Read untrusted bytes with a check of their length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Reader:
-    """Bytes, and how far they were read.
+    """Bytes and the position of the next one to read.
 
     >>> reader = Reader(bytes([1, 2, 3]))
     >>> reader.take(2), reader.left
@@ -24,15 +24,15 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes were not read yet."""
+        """The number of bytes that are left."""
         return len(self._data) - self._at
 
     def peek(self, most: int) -> Bytes:
-        """Return the next bytes, at most so many, and stay."""
+        """Return at most `most` of the next bytes without moving on."""
         return self._data[self._at : self._at + most]
 
     def take(self, count: int) -> Bytes:
-        """Return the next bytes and go on."""
+        """Return the next `count` bytes and move on; raise `UploadError` if there are fewer."""
         if count > self.left:
             raise UploadError(f"{count} bytes are needed, but {self.left} are left")
         taken = self.peek(count)

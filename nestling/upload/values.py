@@ -1,4 +1,4 @@
-"""The values of one tensor as bytes: as they are, in 8 bits, or in 1 bit. Little-endian everywhere."""
+"""Encode the values of one tensor: uncompressed, in 8 bits, or in 1 bit. Little-endian everywhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from nestling.errors import UploadError
 from nestling.upload.reader import Reader
 
-_MOST = 127  # steps on either side of zero
+_MOST = 127  # quantisation levels on either side of zero
 _WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Values(NamedTuple):
-    """How values are written and read again.
+    """A pair of functions that encode and decode values.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Values(NamedTuple):
 
 
 def write_raw(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
-    r"""Every value as it is.
+    r"""Return the bytes of all values, uncompressed.
 
     >>> write_raw(torch.tensor([1, 258], dtype=torch.int16))
     b'\x01\x00\x02\x01'
@@ -44,7 +44,7 @@ def write_raw(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
 
 
 def read_raw(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
-    """Values as they are; finite ones."""
+    """Return uncompressed values; raise `UploadError` if one is not finite."""
     if dtype.is_complex:
         return torch.view_as_complex(read_raw(reader, 2 * size, dtype.to_real()).view(size, 2))
     bits = reader.take(size * dtype.itemsize).view(f"<i{dtype.itemsize}")
@@ -57,7 +57,7 @@ def read_raw(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def write_8bit(flat: Tensor, noise: torch.Generator | None = None) -> bytes:
-    """The largest magnitude, and every value as a number of 127ths of it.
+    """Return the bytes of the largest magnitude, and of every value as a multiple of 1/127 of it.
 
     >>> read_8bit(Reader(write_8bit(torch.tensor([0.0, 1.0, -127.0, 2.4]))), 4, torch.float32)
     tensor([   0.,    1., -127.,    2.])
@@ -75,18 +75,18 @@ def write_8bit(flat: Tensor, noise: torch.Generator | None = None) -> bytes:
 
 
 def read_8bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
-    """Values within half a step (one step where rounding is stochastic) of those that were written."""
+    """Return values within half a quantisation step of those encoded (one step with stochastic rounding)."""
     if not size:
         return torch.zeros(0, dtype=dtype)
     peak = _scale(reader, dtype)
     levels = read_raw(reader, size, torch.int8)
     if int(levels.min()) < -_MOST:
-        raise UploadError(f"there are steps outside of -{_MOST} to {_MOST}")
+        raise UploadError(f"there are levels outside of -{_MOST} to {_MOST}")
     return (levels.double().div_(_MOST) * peak).to(dtype)
 
 
 def write_1bit(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
-    """The mean magnitude, and the sign of every value.
+    """Return the bytes of the mean magnitude, and of the sign of every value.
 
     >>> read_1bit(Reader(write_1bit(torch.tensor([1.0, -2.0, 3.0]))), 3, torch.float32)
     tensor([ 2., -2.,  2.])
@@ -95,13 +95,13 @@ def write_1bit(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
         return b""
     sizes = flat.abs()
     peak = sizes.max()
-    # divided by the largest, equal magnitudes are ones: their mean is exact, and no sum overflows
+    # divided by the largest, equal magnitudes become ones: their mean is exact, and no sum overflows
     mean = peak.double() * (sizes / peak).mean(dtype=torch.float64) if peak > 0 else peak
     return write_raw(mean.to(flat.dtype).reshape(1)) + np.packbits((flat < 0).numpy()).tobytes()
 
 
 def read_1bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
-    """Values of one magnitude."""
+    """Return values that all have the encoded magnitude."""
     if not size:
         return torch.zeros(0, dtype=dtype)
     mean = _scale(reader, dtype)
@@ -110,7 +110,7 @@ def read_1bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def _scale(reader: Reader, dtype: torch.dtype) -> Tensor:
-    """The magnitude that a tensor's values are told in, as float64."""
+    """Return the magnitude by which a tensor's values are scaled, as float64."""
     scale = read_raw(reader, 1, dtype).double().squeeze(0)
     if scale < 0:
         raise UploadError(f"the magnitude {float(scale)!r} is below zero")

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from nestling.cli.data import data_app
 from nestling.data import DATASETS
-from nestling.data.picture import SHOWN, draw
-from nestling.data.sources import Source
-from nestling.errors import DataError, NestlingError
+from nestling.data.catalog import Source
+from nestling.errors import DataError, NestlingError, ReportError
+from nestling.report.partition_panel import SHOWN, draw
 
 program = typer.Typer()
 program.add_typer(data_app, name="data")
@@ -104,10 +104,10 @@ def test_picture_is_one_page_that_needs_nothing_else(tmp_path):
     shown = run("show", "digits", "--clients", 20, "--picture", page).stdout
     assert str(page) in shown
     text = page.read_text(encoding="utf-8")
-    assert "<title>digits: who holds what</title>" in text
+    assert "<title>digits: who holds what – Nestling</title>" in text
     assert "20 clients, iid" in text
     assert "<script src" not in text
-    assert "<link" not in text
+    assert "<link" not in text.replace('<link rel="icon" href="data:,">', "")
     assert '"type":"heatmap"' in text
 
 
@@ -118,13 +118,13 @@ def test_picture_of_many_clients_stays_small_and_says_so(tmp_path):
     )
     assert many.stat().st_size - few.stat().st_size < 1000
     assert f"the first {SHOWN} of 100,000 clients" in many.read_text(encoding="utf-8")
-    assert "<title>&lt;b&gt; &amp; co</title>" in many.read_text(encoding="utf-8")
+    assert "<title>&lt;b&gt; &amp; co – Nestling</title>" in many.read_text(encoding="utf-8")
 
 
 def test_picture_without_plotly(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(DataError, match=r"pictures need the package 'plotly': pip install 'nestling\[report\]'"):
-        draw(torch.ones(2, 2), tmp_path / "x.html", "x")
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ReportError, match=r"the page needs the package 'plotly': pip install 'nestling\[report\]'"):
+        draw(torch.ones(2, 2, dtype=torch.int64), tmp_path / "x.html", "x")
     assert not (tmp_path / "x.html").exists()
 
 

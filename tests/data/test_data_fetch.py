@@ -9,9 +9,9 @@ import pytest
 from data_files import idx_arrays, idx_bytes
 
 from nestling.data import DATASETS, get, load
+from nestling.data.catalog import Download, Source
 from nestling.data.readers.idx import files as idx_files
 from nestling.data.readers.idx import read
-from nestling.data.sources import Download, Source
 from nestling.errors import DataError
 
 
@@ -83,7 +83,7 @@ def test_progress_goes_to_stderr(toy, capsys):
 
 def test_a_wrong_checksum_is_not_kept(toy, cache):
     toy(lambda _data: "md5:" + "0" * 32)
-    with pytest.raises(DataError, match="has not the checksum it should") as caught:
+    with pytest.raises(DataError, match="has a wrong checksum") as caught:
         get("toy")
     assert "\n" not in str(caught.value)
     assert not list((cache / "data" / "toy").iterdir())
@@ -114,7 +114,7 @@ def test_without_a_published_checksum_the_first_file_counts(server, toy):
     assert files[0].path.read_bytes() == right
     files[0].path.write_bytes(b"damaged")
     server.files[files[0].path.name] = b"something else by now"
-    with pytest.raises(DataError, match="has not the checksum it should"):
+    with pytest.raises(DataError, match="has a wrong checksum"):
         get("toy")
 
 

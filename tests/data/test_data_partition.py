@@ -194,7 +194,7 @@ def test_the_seed_alone_decides(options):
     ("options", "said"),
     [
         ({"how": "IID"}, "there is no partition 'IID'"),
-        ({"clients": 0}, "clients must be a whole number, at least 1, not 0"),
+        ({"clients": 0}, "clients must be a whole number of at least 1, not 0"),
         ({"clients": 2.0}, "not 2.0"),
         ({"clients": True}, "not True"),
         ({"clients": 13}, "13 clients at a minimum of 1 need 13 training samples, but toy has 12"),

@@ -64,7 +64,7 @@ def test_digits_are_split_by_class_and_always_alike():
 
 
 def test_the_file_of_the_digits_is_what_scikit_learn_loads():
-    for stored, loaded in zip(digits._stored(), digits._loaded(), strict=True):
+    for stored, loaded in zip(digits._read_file(), digits._load_digits(), strict=True):
         assert np.array_equal(stored, loaded)
 
 

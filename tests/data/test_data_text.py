@@ -12,7 +12,7 @@ from text_files import write_wikitext
 from nestling.data import Text, Vocabulary, load, load_text, share
 from nestling.data.lazy import Lazy
 from nestling.data.text.corpus import gathered, sentences, windows
-from nestling.data.text.vocabulary import built, packed, unpacked
+from nestling.data.text.vocabulary import build_vocabulary, pack_words, unpack_words
 from nestling.errors import DataError
 
 TASKS = ("masked-word", "next-word")
@@ -35,7 +35,7 @@ def test_windows_are_the_text_in_its_order(words, length, task):
     st.sampled_from(TASKS),
 )
 def test_sentences_say_what_was_written(lines, length, task):
-    vocabulary = built({"red": 2, "blue": 1})
+    vocabulary = build_vocabulary({"red": 2, "blue": 1})
     made = sentences(lines, vocabulary, task, length)
     padding = len(vocabulary) + (task == "masked-word")
     written = [line for line in lines if line]
@@ -48,23 +48,23 @@ def test_sentences_say_what_was_written(lines, length, task):
 
 @given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), min_size=1)), st.integers(0, 9))
 def test_words_are_kept_as_bytes_and_the_first_are_read_alone(words, most):
-    assert unpacked(packed(words), most) == tuple(words[: most or None])
+    assert unpack_words(pack_words(words), most) == tuple(words[: most or None])
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5)), st.integers(4, 12))
 def test_a_vocabulary_holds_the_most_frequent_words(counts, size):
-    made = built(counts, size)
+    made = build_vocabulary(counts, size)
     assert len(made) == min(size, 3 + len(counts))
     kept = [counts[word] for word in made.words[3:]]
     assert kept == sorted(counts.values(), reverse=True)[: len(kept)]
     assert made.special == (0, 1, 2)
-    assert unpacked(packed(made.words)) == made.words
+    assert unpack_words(pack_words(made.words)) == made.words
 
 
 def test_a_vocabulary_without_a_word_for_unknown_ones_leaves_them_out():
     assert Vocabulary(("a", "b")).ids(["b", "c", "a"]) == [1, 0]
     with pytest.raises(DataError, match="at least 4 words"):
-        built({"a": 1}, 3)
+        build_vocabulary({"a": 1}, 3)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.sampled_from(TASKS))
@@ -134,7 +134,7 @@ def test_what_cannot_be_is_said_in_a_sentence():
         Text("x", "next-word", Vocabulary(("a",)), 4)
     with pytest.raises(DataError, match="digits holds no text"):
         load_text("digits")
-    with pytest.raises(DataError, match="there is no dataset 'wikitext2'"):
+    with pytest.raises(DataError, match="wikitext2 is a text"):
         load("wikitext2")
     with pytest.raises(DataError, match="must be 0 or more, not -1"):
         load_text("words", length=-1)
@@ -144,9 +144,9 @@ def test_what_cannot_be_is_said_in_a_sentence():
         Text("x", "next-word", Vocabulary(()), 4, stream=torch.zeros(9))
     with pytest.raises(DataError, match="sizes of 2 users, but 1 users"):
         Text("x", "next-word", Vocabulary(("a",)), 4, users=[torch.zeros(1, 5)], sizes=np.array([1, 1]))
-    with pytest.raises(DataError, match="clients must be a whole number, at least 1, not 0"):
+    with pytest.raises(DataError, match="clients must be a whole number of at least 1, not 0"):
         share(stream, 0, "iid")
-    with pytest.raises(DataError, match="most must be a whole number, at least 0, not -1"):
+    with pytest.raises(DataError, match="most must be a whole number of at least 0, not -1"):
         share(stream, 2, "iid", most=-1)
 
 
@@ -190,7 +190,7 @@ def test_an_item_that_cannot_be_made_is_no_end():
 def test_lazy_things_travel_without_what_they_remember():
     lazy = Lazy(5, str)
     assert (lazy[2], lazy[-1], lazy[1:3]) == ("2", "4", ["1", "2"])
-    assert pickle.loads(pickle.dumps(lazy))._made == {}
+    assert pickle.loads(pickle.dumps(lazy))._cached == {}
 
 
 def test_gathering_stops_where_enough_is_there():

@@ -17,7 +17,7 @@ import pytest
 import torch
 from quick import mostly_slow
 
-from nestling.engines import Failure, LocalEngine, Reply, messages
+from nestling.engines import Failure, LocalEngine, Reply, packing
 from nestling.engines import limits as limits_module
 from nestling.engines import local as module
 from nestling.engines.attempt import out_of_memory
@@ -217,8 +217,8 @@ def plain(tensor):
 
 def there(value):
     """A value as it arrives: its arrays are carried apart from it."""
-    message = messages.dump(value)
-    return messages.load(message.body, [bytearray(array) for array in message.arrays])
+    message = packing.dump(value)
+    return packing.load(message.body, [bytearray(array) for array in message.arrays])
 
 
 def same(found, sent):
@@ -260,7 +260,7 @@ def test_what_arrives_can_be_written_to_and_is_nobody_elses():
 
 
 def test_a_small_part_of_a_large_tensor_is_sent_alone():
-    message = messages.dump(torch.zeros(1_000_000)[10:20])
+    message = packing.dump(torch.zeros(1_000_000)[10:20])
     assert len(message.body) + sum(array.nbytes for array in message.arrays) < 1000
 
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import start, wait_until
 
-from nestling.engines import LocalEngine, messages
-from nestling.engines.blocks import Block
+from nestling.engines import LocalEngine, packing
 from nestling.engines.local import _Parcel
+from nestling.engines.shared_memory import Block
 from nestling.errors import RunError
 
 LINUX = sys.platform == "linux"
@@ -56,7 +56,7 @@ def test_a_job_may_hold_several_shared_values_each_of_them_often(engine):
     """The clients of a cohort have one slice, or slices of their own; each travels once."""
     one, two = (torch.full((300, 300), float(k)) for k in (1, 2))
     here, there = engine.share(one), engine.share(two)
-    assert len(messages.dump([here, there, here, there, here]).shared) == 2
+    assert len(packing.dump([here, there, here, there, here]).shared) == 2
     for found in values(engine, [("echo", [here, there, here, k]) for k in range(4)]):
         assert [float(part.mean()) for part in found[:3]] == [1.0, 2.0, 1.0]
 
@@ -174,9 +174,9 @@ def tensors(draw):
 @given(st.lists(tensors(), max_size=4))
 @settings(deadline=None)
 def test_tensors_arrive_bit_for_bit_and_laid_out_as_they_were(sent):
-    message = messages.dump(sent)
+    message = packing.dump(sent)
     block = Block.of(message.arrays)
-    found = messages.load(message.body, block.read([array.nbytes for array in message.arrays]))
+    found = packing.load(message.body, block.read([array.nbytes for array in message.arrays]))
     for one, other in zip(sent, found, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert other.stride() == one.clone().stride()  # PyTorch's own copy, without gaps
@@ -187,8 +187,8 @@ def test_models_stay_whole():
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3))
     net[2].weight = net[0].weight
     net[0].bias.requires_grad_(False)
-    message = messages.dump(net)
-    found = messages.load(message.body, [bytearray(array) for array in message.arrays])
+    message = packing.dump(net)
+    found = packing.load(message.body, [bytearray(array) for array in message.arrays])
     assert found[2].weight is found[0].weight
     assert [p.requires_grad for p in found.parameters()] == [p.requires_grad for p in net.parameters()]
     inputs = torch.randn(5, 3)
@@ -196,7 +196,7 @@ def test_models_stay_whole():
 
 
 def test_memory_of_others_is_read_without_a_warning():
-    message = messages.dump(torch.arange(3.0))
+    message = packing.dump(torch.arange(3.0))
     (array,) = message.arrays
-    found = messages.load(message.body, [memoryview(bytes(array))])
+    found = packing.load(message.body, [memoryview(bytes(array))])
     assert found.tolist() == [0, 1, 2]

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nestling.fleet import ASSIGNMENTS, FEDROLEX_REAL_WORLD, LEVELS, NEFL_FIVE, Fleet, parse_mix
-from nestling.fleet.shares import counts
+from nestling.fleet.apportion import counts
 
 ALL = "a-b-c-d-e"
 SHARES = st.lists(st.integers(1, 1000), min_size=1, max_size=5)

@@ -97,12 +97,12 @@ def test_a_message_is_read_only_as_what_it_was_written_for(change, how):
         (0, b"\0\0\0", "'w': 40 bytes are needed, but 3 are left"),
         (0, np.full(10, np.nan, "<f4").tobytes(), "'w': there are values that are not finite"),
         (1, b"", "'w': 1 bytes are needed, but 0 are left"),
-        (1, bytes([11]), "'w': 11 of 10 values cannot be kept"),
-        (1, bytes([2, 200]), "'w': the places of 2 of 10 values are never written with 200 bits each"),
-        (1, bytes([2, 0, 0, 0]), "'w': there are 0 places where 2 are announced"),
-        (1, bytes([2, 3, 0b11111100, 0b10010000]), "'w': the place 31 is not among 0 to 9"),
+        (1, bytes([11]), "'w': the message holds 11 values of a tensor that has 10"),
+        (1, bytes([2, 200]), "'w': the indices of 2 of 10 values are never encoded with parameter 200"),
+        (1, bytes([2, 0, 0, 0]), "'w': the message holds 0 indices, but its header says 2"),
+        (1, bytes([2, 3, 0b11111100, 0b10010000]), "'w': the index 31 is not in 0 to 9"),
         (2, np.float32(-1).tobytes() + bytes(10), "'w': the magnitude -1.0 is below zero"),
-        (2, np.float32(1).tobytes() + bytes([128] * 10), "'w': there are steps outside of -127 to 127"),
+        (2, np.float32(1).tobytes() + bytes([128] * 10), "'w': there are levels outside of -127 to 127"),
         (3, np.float32(np.inf).tobytes() + bytes(2), "'w': there are values that are not finite"),
         (3, np.float32(1).tobytes() + bytes(3), "goes on for 1 bytes"),
     ],
@@ -122,7 +122,7 @@ def test_no_upload_at_all():
 def test_places_beyond_all_numbers_are_refused(low):
     like = {"w": torch.zeros(1_000_000, dtype=torch.bfloat16)}
     body = bytes([1, 0, 0, low]) + b"\xff" * 400
-    assert f"never written with {low} bits" in refused_or_fits(sealed(b"\x01", body, like), like)
+    assert f"never encoded with parameter {low}" in refused_or_fits(sealed(b"\x01", body, like), like)
 
 
 @pytest.mark.parametrize("low", [0, 1, 8, 19])

@@ -1,1 +1,1 @@
-"""Readers: one file per data set, or per kind of file."""
+"""Readers: one module per dataset, or per file format."""

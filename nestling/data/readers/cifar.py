@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in the binary layout and in the Python layout, as a folder or in the archive."""
+"""CIFAR-10 and CIFAR-100 in the binary and the Python layout, as a folder or as an archive."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.data.archive import pick
-from nestling.data.decoded import Arrays
+from nestling.data.cache import Arrays
 from nestling.data.readers.unpickle import unpickle
 from nestling.errors import DataError
 
 _PIXELS = 3 * 32 * 32
 
-# The training files, the test file, bytes of labels per record (the last of them counts), the labels' key.
+# The training files, the test file, label bytes per record (the last one is used), the key of the labels.
 CIFAR10 = (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", 1, "labels")
-CIFAR100 = (("train",), "test", 2, "fine_labels")  # coarse labels come first and are left out
+CIFAR100 = (("train",), "test", 2, "fine_labels")  # the coarse labels come first and are ignored
 
 SUFFIXES = ("", ".tar.gz", ".tgz", ".tar.xz", ".tar")
 
 
 def layouts(*stems: str) -> tuple[tuple[str], ...]:
-    """Name the forms in which folders called `stems` come.
+    """Return the layouts of the folders called `stems`: the folder itself, or an archive of it.
 
     >>> layouts("cifar-100-binary")[:2]
     (('cifar-100-binary',), ('cifar-100-binary.tar.gz',))
@@ -34,12 +34,11 @@ def layouts(*stems: str) -> tuple[tuple[str], ...]:
 def read(paths: tuple[Path, ...], kind: tuple[tuple[str, ...], str, int, str]) -> Arrays:
     """Read either layout; images are (N, 3, 32, 32), uint8."""
     train, test, label_bytes, key = kind
-    # The name of a folder or archive tells its layout: …-batches-py and …-python hold pickles.
-    pickled = "-py" in paths[0].name
-    found = pick(paths[0], [name + ("" if pickled else ".bin") for name in (*train, test)])
+    pickled = "-py" in paths[0].name  # folders and archives called …-batches-py and …-python hold pickles
+    files = pick(paths[0], [name + ("" if pickled else ".bin") for name in (*train, test)])
     parts = {
         name.removesuffix(".bin"): _pickled(data, name, key) if pickled else _binary(data, name, label_bytes)
-        for name, data in found.items()
+        for name, data in files.items()
     }
     return {
         "inputs": np.concatenate([parts[name][0] for name in train]),

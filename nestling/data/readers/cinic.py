@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.data.archive import contents
-from nestling.data.decoded import Arrays
-from nestling.data.extras import need
+from nestling.data.cache import Arrays
 from nestling.errors import DataError
+from nestling.imported import need
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 LAYOUTS = (
@@ -22,9 +22,9 @@ LAYOUTS = (
 
 
 def read(paths: tuple[Path, ...], training: tuple[str, ...] = ("train",)) -> Arrays:
-    """Read the parts called `training`, and "test"; images are (N, 3, 32, 32), uint8, in the order of their names."""
-    image = need("PIL.Image", "data", "the images of CINIC-10")
-    found: dict[bool, list[tuple[str, int, NDArray[Any]]]] = {False: [], True: []}
+    """Read the parts `training` and "test"; images are (N, 3, 32, 32), uint8, in the order of their names."""
+    image = need("PIL.Image", "data", "the images of CINIC-10 need", DataError)
+    images: dict[bool, list[tuple[str, int, NDArray[Any]]]] = {False: [], True: []}
 
     def wanted(name: str) -> bool:
         part, _, label = _place(name)
@@ -36,10 +36,10 @@ def read(paths: tuple[Path, ...], training: tuple[str, ...] = ("train",)) -> Arr
             pixels = np.asarray(image.open(io.BytesIO(data)).convert("RGB"))
             if pixels.shape != (32, 32, 3):
                 raise DataError(f"{name!r} in {str(path)!r} has {pixels.shape[1]}×{pixels.shape[0]} pixels, not 32×32")
-            found[part == "test"].append((f"{part}/{label}/{file}", CLASSES.index(label), pixels.transpose(2, 0, 1)))
+            images[part == "test"].append((f"{part}/{label}/{file}", CLASSES.index(label), pixels.transpose(2, 0, 1)))
     arrays = {}
     for is_test, prefix in ((False, ""), (True, "test_")):
-        samples = sorted(found[is_test], key=lambda sample: sample[0])  # archives keep an order of their own
+        samples = sorted(images[is_test], key=lambda sample: sample[0])  # the order in archives varies
         if not samples:
             parts = "test" if is_test else " or ".join(training)
             raise DataError(f"{str(paths[0])!r} holds no PNG files in {parts}/CLASS/")

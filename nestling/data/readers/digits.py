@@ -1,4 +1,4 @@
-"""The digits that come with scikit-learn: 1,797 images of 8×8 pixels, for trying things out in seconds."""
+"""The digits of scikit-learn: 1,797 images of 8×8 pixels, for experiments that take seconds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from nestling.data.decoded import Arrays
-from nestling.data.extras import need
+from nestling.data.cache import Arrays
+from nestling.errors import DataError
+from nestling.imported import need
 from nestling.seeds import numpy_stream
 
 
 def read(_paths: tuple[Path, ...] = ()) -> Arrays:
-    """Read the digits, 0 … 1, and set a fifth of every class apart for testing: always the same samples."""
-    images, targets = _stored() or _loaded()
+    """Return the digits, scaled to 0 … 1; a fixed fifth of every class is the test set."""
+    images, targets = _read_file() or _load_digits()
     inputs = (images / 16).astype(np.float32)[:, None]
     targets = targets.astype(np.int64)
     random = numpy_stream(0, "digits", "split")
@@ -31,10 +32,10 @@ def read(_paths: tuple[Path, ...] = ()) -> Arrays:
     }
 
 
-def _stored() -> tuple[np.ndarray, np.ndarray] | None:
-    """Read scikit-learn's file; None where it is not where it used to be.
+def _read_file() -> tuple[np.ndarray, np.ndarray] | None:
+    """Read scikit-learn's data file; return None if it is not in its usual place.
 
-    Importing scikit-learn takes two seconds, and every worker process would spend them.
+    Importing scikit-learn takes two seconds, in every worker process.
     """
     package = find_spec("sklearn")
     for place in package.submodule_search_locations or () if package is not None else ():
@@ -46,6 +47,6 @@ def _stored() -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
-def _loaded() -> tuple[np.ndarray, np.ndarray]:
-    digits = need("sklearn.datasets", "data", "the digits").load_digits()
+def _load_digits() -> tuple[np.ndarray, np.ndarray]:
+    digits = need("sklearn.datasets", "data", "the digits need", DataError).load_digits()
     return digits.images, digits.target

@@ -1,6 +1,6 @@
-"""What a serialised `tf.train.Example` says under one name, read without TensorFlow.
+"""Read texts from a serialised `tf.train.Example` without TensorFlow.
 
-The format is that of protocol buffers: a message is a row of fields, each a number and a kind, then its value. An
+The format is protocol buffers: a message is a sequence of fields, each with a number, a wire type and a value. An
 Example holds Features (field 1), a map of names (1) to a Feature (2); texts are a BytesList (1) of values (1).
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from nestling.errors import DataError
 
-_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # kinds of values
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5  # wire types
 
 
 def texts_of(data: bytes, name: str) -> list[str]:
-    r"""Return the texts that an Example holds under a name.
+    r"""Return the texts of the feature called `name`.
 
     >>> texts_of(b"\n\x10\n\x0e\n\x06tokens\x12\x04\n\x02\n\x00", "tokens")
     ['']
@@ -34,7 +34,7 @@ def texts_of(data: bytes, name: str) -> list[str]:
 
 
 def _inside(data: bytes, wanted: int) -> list[bytes]:
-    """The values of one field of a message that are bytes."""
+    """Return the byte values of one field of a message."""
     return [value for number, value in _fields(data) if number == wanted]
 
 
@@ -52,15 +52,15 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         elif kind in (_EIGHT, _FOUR):
             at += 8 if kind == _EIGHT else 4
         else:
-            raise IndexError(f"there is no kind {kind} of value")
+            raise IndexError(f"there is no wire type {kind}")
     if at > len(data):
-        raise IndexError("it breaks off")
+        raise IndexError("it is truncated")
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A whole number, seven bits a byte, the lowest first; and where it ends."""
+    """Return a whole number, stored in seven bits per byte, lowest first, and the position after it."""
     value = shift = 0
-    while shift < 70:  # no number has more than ten bytes
+    while shift < 70:  # a number has at most ten bytes
         byte = data[at]
         value |= (byte & 127) << shift
         at += 1

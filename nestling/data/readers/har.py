@@ -1,6 +1,6 @@
 """UCI's human activity recognition: motion of 30 people's phones, windows of 128 samples in nine channels.
 
-Users are real and data is theirs, so this is non-IID by nature: 21 people to train on, 9 others to test on.
+The users are real, so the data is naturally non-IID: 21 people in the training set, 9 others in the test set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.data.archive import contents
-from nestling.data.decoded import Arrays
+from nestling.data.cache import Arrays
 from nestling.errors import DataError
 
 _WINDOW = 128
@@ -27,8 +27,8 @@ LAYOUTS = (
 
 
 def read(paths: tuple[Path, ...]) -> Arrays:
-    """Read the windows (N, 9, 128), float32, every channel normalised by mean and deviation of the training users."""
-    arrays = dict(_segments(paths[0]) if paths[0].suffix == ".npz" else _texts(paths[0]))
+    """Read the windows (N, 9, 128), float32, each channel normalised by the training users' mean and deviation."""
+    arrays = dict(_read_segments(paths[0]) if paths[0].suffix == ".npz" else _read_texts(paths[0]))
     mean = arrays["inputs"].mean((0, 2), dtype=np.float64, keepdims=True)
     deviation = arrays["inputs"].std((0, 2), dtype=np.float64, keepdims=True)
     if not deviation.all():
@@ -38,18 +38,18 @@ def read(paths: tuple[Path, ...]) -> Arrays:
     return arrays
 
 
-def _segments(path: Path) -> Arrays:
-    """Join segments of 64 samples: UCI's windows overlap by half, so each is a segment and the one before it."""
+def _read_segments(path: Path) -> Arrays:
+    """Join segments of 64 samples: UCI's windows overlap by half, so each is a segment and the previous one."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {key: file[key] for key in ("segments", "activity", "subject", "is_test", "pos")}
-    second = np.flatnonzero(arrays["pos"] > 0)  # position in an unbroken run: 0 has nothing before it
+    second = np.flatnonzero(arrays["pos"] > 0)  # the position in an unbroken run: 0 has no previous segment
     windows = np.concatenate([arrays["segments"][second - 1], arrays["segments"][second]], axis=1).swapaxes(1, 2)
     test = arrays["is_test"][second] > 0
     return _split(windows, arrays["activity"][second], arrays["subject"][second], test)
 
 
-def _texts(path: Path) -> Arrays:
-    """Read the folder that UCI hands out, or its zip."""
+def _read_texts(path: Path) -> Arrays:
+    """Read the folder that UCI publishes, or its zip."""
     names = {
         f"{part}/{name}": part == "test"
         for part in ("train", "test")
@@ -63,28 +63,26 @@ def _texts(path: Path) -> Arrays:
     def key(name: str) -> str:
         return next((known for known in names if name.endswith(f"/{known}")), "")
 
-    found = {key(name): _numbers(data) for name, data in contents(path, lambda name: bool(key(name)))}
-    if missing := [name for name in names if name not in found]:
+    columns = {
+        key(name): np.array(data.split(), dtype=np.float32)
+        for name, data in contents(path, lambda name: bool(key(name)))
+    }
+    if missing := [name for name in names if name not in columns]:
         raise DataError(f"{str(path)!r} does not hold {missing[0]!r}")
     parts = []
     for part in ("train", "test"):
-        signals = [found[f"{part}/Inertial Signals/{name}_{part}.txt"].reshape(-1, _WINDOW) for name in _CHANNELS]
-        parts.append(
-            (np.stack(signals, axis=1), found[f"{part}/y_{part}.txt"] - 1, found[f"{part}/subject_{part}.txt"])
-        )
+        signals = [columns[f"{part}/Inertial Signals/{name}_{part}.txt"].reshape(-1, _WINDOW) for name in _CHANNELS]
+        activity, subject = columns[f"{part}/y_{part}.txt"] - 1, columns[f"{part}/subject_{part}.txt"]
+        parts.append((np.stack(signals, axis=1), activity, subject))
     test = np.repeat([False, True], [len(windows) for windows, _, _ in parts])
     windows, activity, subject = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     return _split(windows, activity, subject, test)
 
 
-def _numbers(data: bytes) -> NDArray[Any]:
-    return np.array(data.split(), dtype=np.float32)
-
-
 def _split(
     windows: NDArray[Any], activity: NDArray[Any], subject: NDArray[Any], test: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of training and test people."""
+    """Return the arrays of the training and the test users."""
     arrays = {}
     for prefix, part in (("", ~test), ("test_", test)):
         arrays[f"{prefix}inputs"] = windows[part]

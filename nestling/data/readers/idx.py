@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.data.archive import pick
-from nestling.data.decoded import Arrays
+from nestling.data.cache import Arrays
 from nestling.errors import DataError
 
 
 def files(prefix: str = "", test: str = "t10k") -> tuple[str, str, str, str]:
-    """Name the four files of a dataset.
+    """Return the names of the four files of a dataset.
 
     >>> files("emnist-letters-", test="test")[2]
     'emnist-letters-test-images-idx3-ubyte'
@@ -36,15 +36,15 @@ def read(
     paths
         The files in the order of :func:`files`, plain or .gz; or one archive.
     names
-        What the four files are called in an archive, where they end in .gz.
+        The names of the four files in an archive, without the suffix .gz.
     transposed
-        Whether images lie on their side, as those of EMNIST do.
+        Whether images are transposed, as those of EMNIST are.
     first_label
-        The number of the first class in the files; the letters of EMNIST start at 1.
+        The number of the first class in the files; EMNIST's letters start at 1.
     """
     if len(paths) == 1:
-        found = pick(paths[0], [f"{name}.gz" for name in names])
-        raw = {name: found[f"{name}.gz"] for name in names}
+        files = pick(paths[0], [f"{name}.gz" for name in names])
+        raw = {name: files[f"{name}.gz"] for name in names}
     else:
         raw = {str(path): path.read_bytes() for path in paths}
     images, labels, test_images, test_labels = (parse(data, name) for name, data in raw.items())
@@ -60,7 +60,7 @@ def read(
 
 
 def parse(data: bytes, name: str) -> NDArray[Any]:
-    """Read one idx file of bytes, which may be compressed: two zeros, 8, the number of dims, the dims, the values.
+    """Parse an idx file of bytes, optionally compressed: two zeros, 8, the number of dims, the dims, the values.
 
     >>> parse(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "labels")
     array([7, 9], dtype=uint8)

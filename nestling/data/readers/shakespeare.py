@@ -1,7 +1,7 @@
-"""Shakespeare by speaker: who says what in 40,000 lines of the plays, as characters or as words.
+"""Shakespeare by speaker: 40,000 lines of the plays, as characters or as words.
 
-The file is Karpathy's tiny Shakespeare: a speaker's name and a colon, what is said, an empty line. The last fifth of
-what a speaker says is for testing (LEAF's split).
+The file is Karpathy's tiny Shakespeare: a speaker's name and a colon, the speech, an empty line. The last fifth of each
+speaker's text is the test set (LEAF's split).
 """
 
 from __future__ import annotations
@@ -16,49 +16,48 @@ import torch
 from torch import Tensor
 
 from nestling.data.archive import contents
-from nestling.data.decoded import careful
-from nestling.data.text.corpus import Text, windows
-from nestling.data.text.options import TextOptions
-from nestling.data.text.vocabulary import UNKNOWN, Vocabulary, built
+from nestling.data.cache import read_checked
+from nestling.data.text.corpus import Text, TextOptions, windows
+from nestling.data.text.vocabulary import UNKNOWN, Vocabulary, build_vocabulary
 from nestling.errors import DataError
 
 LAYOUTS = (("shakespeare.zip",), ("tinyshakespeare_input.txt",), ("input.txt",))
 _NAMES = ("tinyshakespeare_input.txt", "input.txt")
-_TEST = 5  # one of so many parts
+_TEST = 5  # one part in five is the test set
 
 
 def open_characters(paths: tuple[Path, ...], options: TextOptions) -> Text:
-    """Open it as characters."""
+    """Open the plays as characters."""
     if options.vocabulary == 1:
         raise DataError("a vocabulary has at least 2 signs, of which 1 stands for all others, not 1")
-    said = {speaker: list(text) for speaker, text in careful("shakespeare", paths, speeches).items()}
-    train = Counter(sign for signs in said.values() for sign in _split(signs)[0])
-    ranked = sorted(train, key=lambda sign: (-train[sign], sign))
+    lines = {speaker: list(text) for speaker, text in read_checked("shakespeare", paths, speeches).items()}
+    counts = Counter(sign for signs in lines.values() for sign in _split(signs)[0])
+    ranked = sorted(counts, key=lambda sign: (-counts[sign], sign))
     vocabulary = Vocabulary((UNKNOWN, *ranked[: options.vocabulary - 1 if options.vocabulary else None]), unknown=0)
-    return _text("shakespeare", said, vocabulary, options)
+    return _text("shakespeare", lines, vocabulary, options)
 
 
 def open_words(paths: tuple[Path, ...], options: TextOptions) -> Text:
-    """Open it as words; marks are words, and all letters small."""
-    said = careful("shakespeare", paths, speeches)
-    found = {speaker: re.findall(r"\w+(?:'\w+)*|[^\w\s]", text.lower()) for speaker, text in said.items()}
-    counts = Counter(word for words in found.values() for word in _split(words)[0])
-    return _text("shakespeare-words", found, built(counts, options.vocabulary), options)
+    """Open the plays as lower-case words; punctuation marks are words, too."""
+    texts = read_checked("shakespeare", paths, speeches)
+    lines = {speaker: re.findall(r"\w+(?:'\w+)*|[^\w\s]", text.lower()) for speaker, text in texts.items()}
+    counts = Counter(word for words in lines.values() for word in _split(words)[0])
+    return _text("shakespeare-words", lines, build_vocabulary(counts, options.vocabulary), options)
 
 
 def speeches(paths: tuple[Path, ...]) -> dict[str, str]:
-    """Return what every speaker says, in the order in which they first speak."""
+    """Return the text of every speaker, in the order in which they first speak."""
     path = paths[0]
     data = path.read_bytes() if path.suffix == ".txt" else next(_texts(path), b"")
     text = data.decode("utf-8").replace("\r\n", "\n")
-    said: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for speech in text.split("\n\n"):
         speaker, colon, words = speech.strip("\n").partition(":\n")
         if colon:
-            said.setdefault(speaker, []).append(words)
-    if not said:
+            parts.setdefault(speaker, []).append(words)
+    if not parts:
         raise DataError(f"{str(path)!r} holds no speeches: a name and a colon, and what is said on the lines below")
-    return {speaker: "\n".join(parts) for speaker, parts in said.items()}
+    return {speaker: "\n".join(spoken) for speaker, spoken in parts.items()}
 
 
 def _texts(path: Path) -> Iterator[bytes]:
@@ -70,12 +69,12 @@ def _split(signs: list[str]) -> tuple[list[str], list[str]]:
     return signs[:kept], signs[kept:]
 
 
-def _text(name: str, said: dict[str, list[str]], vocabulary: Vocabulary, options: TextOptions) -> Text:
+def _text(name: str, lines: dict[str, list[str]], vocabulary: Vocabulary, options: TextOptions) -> Text:
     train: list[Tensor] = []
     test: list[Tensor] = []
-    for signs in said.values():
-        for part, made in zip(_split(signs), (train, test), strict=True):
+    for signs in lines.values():
+        for part, sequences in zip(_split(signs), (train, test), strict=True):
             ids = torch.tensor(vocabulary.ids(part), dtype=torch.int32)
-            made.append(windows(ids, options.task, options.length))
+            sequences.append(windows(ids, options.task, options.length))
     sizes = np.array([len(sequences) for sequences in train])
     return Text(name, options.task, vocabulary, options.length, users=train, sizes=sizes, test=test)

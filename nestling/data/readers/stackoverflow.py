@@ -1,7 +1,7 @@
-"""Stack Overflow, as TensorFlow Federated hands it out: 342,477 users to train on, sentences of questions and answers.
+"""Stack Overflow as published by TensorFlow Federated: sentences of questions and answers by 342,477 training users.
 
-Three forms: its HDF5 files, its SQLite file (packed or not), or a folder of text files for each part. Words are
-those of the file ``stackoverflow.word_count`` where it lies beside them, else all sentences are read once.
+Three forms: its HDF5 files, its SQLite file (compressed or not), or a folder of text files for each part. Word counts
+are read from the file ``stackoverflow.word_count`` beside them; without it, all sentences are read once to count them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from nestling.data.archive import pick
-from nestling.data.decoded import careful
-from nestling.data.places import cache_dir
+from nestling.data.cache import cache_dir, read_checked
 from nestling.data.readers.user_store import Hdf5, LineSource, Sqlite, TextFiles
 from nestling.data.text.by_user import by_user
-from nestling.data.text.corpus import Text
-from nestling.data.text.options import TextOptions
+from nestling.data.text.corpus import Text, TextOptions
 from nestling.errors import DataError, first_line
 
 _H5 = ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow_held_out.h5")
@@ -36,11 +34,11 @@ _COUNTS = "stackoverflow.word_count"
 
 
 def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
-    """Open Stack Overflow in whatever form it is there."""
+    """Open Stack Overflow in any of its forms."""
     files = [paths[0].parent / _COUNTS, paths[0].parent / f"{_COUNTS}.tar.bz2"]
     counted = [file for file in files if file.is_file()][:1]
     if paths[0].suffix == ".lzma":
-        paths = (_unpacked(paths[0]),)
+        paths = (_decompressed(paths[0]),)
     sources: dict[str, LineSource]
     if paths[0].suffix == ".h5":
         sources = {part: Hdf5(path) for part, path in zip(_PARTS, paths, strict=False)}
@@ -54,35 +52,35 @@ def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
 
 
 def open_own(paths: tuple[Path, ...], options: TextOptions) -> Text:
-    """Open folders of text files of one's own."""
+    """Open the user's own folders of text files."""
     sources = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
     return by_user("text-files", paths, sources, options)
 
 
 def _word_counts(file: Path) -> dict[str, int]:
-    """Words and in how many users' texts each occurs, a line each: counted by whoever made the data."""
+    """Read the published word counts: on each line, a word and the number of users whose texts hold it."""
     text = (file.read_bytes() if file.name == _COUNTS else pick(file, [_COUNTS])[_COUNTS]).decode()
-    found = {}
+    counts = {}
     for number, line in enumerate(text.splitlines(), start=1):
         parts = line.split()
         if len(parts) != 2 or not parts[1].isdecimal():
             raise DataError(f"{_COUNTS}, line {number}: {line[:60]!r} is not a word and a number")
-        found[parts[0]] = int(parts[1])
-    if not found:
+        counts[parts[0]] = int(parts[1])
+    if not counts:
         raise DataError(f"{str(file)!r} holds no words: remove it, and the sentences will be counted")
-    return found
+    return counts
 
 
-def _unpacked(path: Path) -> Path:
-    """Unpack a file into the cache, once: users cannot be read out of a packed one."""
+def _decompressed(path: Path) -> Path:
+    """Decompress a file into the cache, once: single users cannot be read from a compressed one."""
     status = path.stat()
     target = cache_dir() / "unpacked" / f"{status.st_size}-{status.st_mtime_ns}" / path.stem
     if not target.exists():
-        careful("stackoverflow", (path,), partial(_unpack, target))
+        read_checked("stackoverflow", (path,), partial(_decompress, target))
     return target
 
 
-def _unpack(target: Path, paths: tuple[Path, ...]) -> None:
+def _decompress(target: Path, paths: tuple[Path, ...]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch, lzma.open(paths[0]) as packed:

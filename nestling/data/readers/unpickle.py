@@ -1,7 +1,7 @@
-"""Numbers out of a pickle without running anything in it.
+"""Read arrays of numbers from a pickle without running any of its code.
 
-Pickles name functions to call. Here the few names that arrays of numbers need lead to stand-ins of our own, and every
-other name is refused, so a prepared file can do nothing but be refused.
+Pickles name functions to call. The few names that arrays need are mapped to stand-ins defined here, and every other
+name is refused, so a malicious file cannot run anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")  # before and since
 
 
 class _Kind:
-    """Stands in for numpy.dtype: keeps its code, such as "u1"."""
+    """Stand-in for numpy.dtype: keeps its code, such as "u1"."""
 
     def __init__(self, code: str | bytes, *_flags: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
@@ -30,7 +30,7 @@ class _Kind:
 
 
 class _Array:
-    """Stands in for numpy.ndarray: keeps what the pickle says of it, until :func:`_made` makes an array of that."""
+    """Stand-in for numpy.ndarray: keeps its pickled state, from which :func:`_to_array` makes the array."""
 
     state: tuple[Any, ...] = ()
 
@@ -43,7 +43,7 @@ def _reconstruct(*_arguments: object) -> _Array:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Stand in for _codecs.encode, by which Python 3 writes bytes in old protocols."""
+    """Stand-in for _codecs.encode, with which Python 3 writes bytes in old protocols."""
     if encoding != "latin1":
         raise DataError(f"a pickle with text in the encoding {encoding!r} is refused")
     return text.encode("latin1")
@@ -77,12 +77,12 @@ def unpickle(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"a pickle should hold a dictionary, not {type(value).__name__}")
     return {
-        key.decode("latin1") if isinstance(key, bytes) else str(key): _made(part) if isinstance(part, _Array) else part
-        for key, part in value.items()
+        key.decode("latin1") if isinstance(key, bytes) else str(key): _to_array(v) if isinstance(v, _Array) else v
+        for key, v in value.items()
     }
 
 
-def _made(array: _Array) -> np.ndarray[Any, Any]:
+def _to_array(array: _Array) -> np.ndarray[Any, Any]:
     _version, shape, kind, by_columns, data = array.state
     if not isinstance(kind, _Kind) or kind.code[:1] not in "iuf" or not isinstance(data, bytes):
         raise DataError("a pickled array must hold plain numbers")

@@ -1,7 +1,7 @@
-"""Lines of many users, read one user at a time: from HDF5, SQLite or text files.
+"""Lines of text by user, read one user at a time from HDF5, SQLite or text files.
 
-A line is a sentence of words with spaces between them. A source can be sent to another process, which opens its files
-for itself.
+A line is a sentence of words separated by spaces. A source can be sent to another process, which opens the files
+itself.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nestling.data.extras import need
 from nestling.data.readers.example_proto import texts_of
 from nestling.errors import DataError, first_line
+from nestling.imported import need
 
 
 class LineSource(Protocol):
     """The lines of users, by name."""
 
     def names(self) -> list[str]:
-        """Return the names of all users, in an order that never changes."""
+        """Return the names of all users, always in the same order."""
 
     def sizes(self) -> list[int] | None:
-        """Return how many lines each has, in the same order, where that is known without reading them."""
+        """Return the number of lines of each user, in the same order, or None if it takes reading them."""
 
     def lines(self, name: str) -> list[str]:
         """Read the lines of one user."""
@@ -33,7 +33,7 @@ class LineSource(Protocol):
 
 @dataclass(frozen=True)
 class TextFiles:
-    """A folder of ``.txt`` files, one for each user, one sentence a line."""
+    """A folder of ``.txt`` files, one per user, with one sentence per line."""
 
     folder: Path
 
@@ -42,7 +42,7 @@ class TextFiles:
         return sorted(file.name for file in self.folder.glob("*.txt") if file.is_file())
 
     def sizes(self) -> list[int] | None:
-        """Nothing is known without reading."""
+        """Return None: the files would have to be read."""
         return None
 
     def lines(self, name: str) -> list[str]:
@@ -67,30 +67,30 @@ class Hdf5:
             return sorted(users)
 
     def sizes(self) -> list[int] | None:
-        """Ask every dataset for its shape: minutes for hundreds of thousands of them, so the answer is kept."""
+        """Return the length of every dataset; it takes minutes for hundreds of thousands, so it is cached."""
         with self._open() as users:
             return [len(users[name]["tokens"]) for name in sorted(users)]
 
     def lines(self, name: str) -> list[str]:
         """Read one dataset."""
         with self._open() as users:
-            return [_decoded(line) for line in users[name]["tokens"][:]]
+            return [line.decode() if isinstance(line, bytes) else line for line in users[name]["tokens"][:]]
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        """The group ``examples``, open as long as it is needed."""
-        h5py = need("h5py", "text", "HDF5 files")
+        """Open the group ``examples``."""
+        h5py = need("h5py", "text", "HDF5 files need", DataError)
         try:
             with h5py.File(self.file, "r") as file:
                 yield file["examples"]
         except (OSError, KeyError, UnicodeDecodeError) as problem:
-            told = first_line(problem).strip("\"'")
-            raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {told}") from None
+            reason = first_line(problem).strip("\"'")
+            raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {reason}") from None
 
 
 @dataclass(frozen=True)
 class Sqlite:
-    """The SQLite file of TensorFlow Federated: serialised examples by client and split, and how many each has."""
+    """The SQLite file of TensorFlow Federated: serialised examples by client and split, and their counts."""
 
     file: Path
     split: str
@@ -100,26 +100,22 @@ class Sqlite:
         return [name for name, _ in self._metadata()]
 
     def sizes(self) -> list[int] | None:
-        """Return what the table of clients says."""
+        """Return the numbers in the table of clients."""
         return [size for _, size in self._metadata()]
 
     def lines(self, name: str) -> list[str]:
         """Read the sentences of one client."""
-        asked = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid"
-        return [line for (data,) in self._ask(asked, self.split, name) for line in texts_of(data, "tokens")]
+        query = "SELECT serialized_example_proto FROM examples WHERE split_name = ? AND client_id = ? ORDER BY rowid"
+        return [line for (data,) in self._select(query, self.split, name) for line in texts_of(data, "tokens")]
 
     def _metadata(self) -> list[Any]:
-        asked = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ? ORDER BY client_id"
-        return list(self._ask(asked, self.split))
+        query = "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ? ORDER BY client_id"
+        return list(self._select(query, self.split))
 
-    def _ask(self, question: str, *values: str) -> Iterator[Any]:
+    def _select(self, query: str, *values: str) -> Iterator[Any]:
         try:
-            # read-only, so that nothing is made where a name is mistaken
+            # read-only, so that a wrong name does not create a file
             with closing(sqlite3.connect(f"{self.file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-                yield from connection.execute(question, values)
+                yield from connection.execute(query, values)
         except sqlite3.Error as problem:
             raise DataError(f"{str(self.file)!r} is not as TensorFlow Federated writes it: {problem}") from None
-
-
-def _decoded(line: bytes | str) -> str:
-    return line.decode() if isinstance(line, bytes) else line

@@ -1,1 +1,1 @@
-"""Texts: words by user or as one stream, dealt out to clients."""
+"""Texts: words by user or as one stream, partitioned among clients."""

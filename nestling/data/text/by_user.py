@@ -1,4 +1,4 @@
-"""Texts by user: an index that is made once and cached, and a user's lines, read when they are asked for."""
+"""Texts by user: an index that is computed once and cached, and the lines of users, read on access."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nestling.data.decoded import Arrays, decoded
+from nestling.data.cache import Arrays, cached_arrays
 from nestling.data.lazy import Lazy
 from nestling.data.readers.user_store import LineSource
-from nestling.data.text.corpus import Text, sentences
-from nestling.data.text.options import TextOptions
-from nestling.data.text.vocabulary import Vocabulary, built, packed, unpacked
+from nestling.data.text.corpus import Text, TextOptions, sentences
+from nestling.data.text.vocabulary import Vocabulary, build_vocabulary, pack_words, unpack_words
 from nestling.errors import DataError
 from nestling.seeds import numpy_stream
 
-_TEST = 5  # where nothing is set apart for testing, every fifth line of a user is: its last ones
+_TEST = 5  # without a separate test set, the last fifth of a user's lines is used for testing
 
 
 def by_user(
@@ -36,22 +35,23 @@ def by_user(
     Parameters
     ----------
     name, paths
-        What it is called, and its files: when these change, its index is made anew.
+        Its name and its files; the index is recomputed when the files change.
     sources
-        The lines of ``train`` and, where they are set apart, of ``test`` and ``validation``.
+        The lines of ``train`` and, if they are separate, of ``test`` and ``validation``.
     options
-        How it is to be read.
+        How it is read.
     counts
-        Tells how often every word occurs, where a file, one of `paths`, says it; else all lines are read once.
+        Returns the counts of words from one of the files in `paths`; without it, all lines are read once.
     """
-    arrays = decoded(name, paths, partial(_index, sources, counts))
-    words = unpacked(arrays["words"], options.vocabulary)  # the most frequent come first
-    vocabulary = built(dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True)), options.vocabulary)
+    arrays = cached_arrays(name, paths, partial(_index, sources, counts))
+    words = unpack_words(arrays["words"], options.vocabulary)  # the most frequent come first
+    word_counts = dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True))
+    vocabulary = build_vocabulary(word_counts, options.vocabulary)
     alone = "test" not in sources
     sizes = arrays["sizes"] - arrays["sizes"] // _TEST if alone else arrays["sizes"]
 
     def users(source: str, part: str) -> Sequence[Tensor]:
-        names = unpacked(arrays[source])
+        names = unpack_words(arrays[source])
         return Lazy(len(names), _Reader(sources[source], names, vocabulary, options, part))
 
     test = users("train", "test") if alone else users("test", "all")
@@ -62,8 +62,8 @@ def by_user(
         options.length,
         users=users("train", "train" if alone else "all"),
         sizes=sizes,
-        test=_in_any_order(test),
-        validation=_in_any_order(users("validation", "all")) if "validation" in sources else (),
+        test=_shuffled(test),
+        validation=_shuffled(users("validation", "all")) if "validation" in sources else (),
         padded=True,
     )
 
@@ -74,29 +74,29 @@ def _index(
     names = {part: source.names() for part, source in sources.items()}
     if not names["train"]:
         raise DataError(f"there are no users to train on in {str(paths[0])!r}")
-    told = counts() if counts else None
-    sizes = None if told is None else sources["train"].sizes()
-    found = Counter[str]()
+    published = counts() if counts else None
+    sizes = None if published is None else sources["train"].sizes()
+    counter = Counter[str]()
     if sizes is None:
         sizes = []
         for name in names["train"]:
             lines = [line.split() for line in sources["train"].lines(name)]
             sizes.append(sum(map(bool, lines)))
             for line in lines:
-                found.update(line)
-    counted = found if told is None else told
-    ranked = sorted(counted, key=lambda word: (-counted[word], word))
+                counter.update(line)
+    word_counts = counter if published is None else published
+    ranked = sorted(word_counts, key=lambda word: (-word_counts[word], word))
     return {
         "sizes": np.array(sizes, dtype=np.int32),
-        "words": packed(ranked),
-        "counts": np.array([counted[word] for word in ranked], dtype=np.int64),
-        **{part: packed(listed) for part, listed in names.items()},
+        "words": pack_words(ranked),
+        "counts": np.array([word_counts[word] for word in ranked], dtype=np.int64),
+        **{part: pack_words(users) for part, users in names.items()},
     }
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """Reads one user: all lines, or those to train or to test on."""
+    """Reads all lines of one user, or only the training or test lines."""
 
     source: LineSource
     names: tuple[str, ...]
@@ -111,8 +111,8 @@ class _Reader:
         return sentences(lines, self.vocabulary, self.options.task, self.options.length)
 
 
-def _in_any_order(users: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Users in an order that has nothing to do with their names: the first of them stand for all."""
+def _shuffled(users: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the users in a fixed random order, so that the first of them are a random sample."""
     order = torch.from_numpy(numpy_stream(0, "test", "order").permutation(len(users)))
     return Lazy(len(users), partial(_at, users, order))
 

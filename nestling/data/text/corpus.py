@@ -1,4 +1,4 @@
-"""`Text`: words to learn from, by user or as one stream, read when they are asked for."""
+"""`Text`: sequences of words by user or as one stream, read on access; `share` partitions them among clients."""
 
 from __future__ import annotations
 
@@ -13,20 +13,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.data.lazy import Lazy
-from nestling.data.partition import Partition, check_whole
+from nestling.data.partition import Partition
 from nestling.data.text.vocabulary import Vocabulary
 from nestling.errors import DataError, nearest
+from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 
 Task = Literal["masked-word", "next-word"]
 TASKS = ("masked-word", "next-word")
-_NOBODY = torch.empty(0, dtype=torch.int64)
+_EMPTY = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How a text is read: the task, the size of the vocabulary (0: the text's own), and the words in a sequence."""
+
+    task: Task
+    vocabulary: int
+    length: int
 
 
 class Form(NamedTuple):
-    """What sequences look like: their width, how many numbers there are, which of them is padding.
+    """The form of sequences: their width, the number of word ids, and the id of padding.
 
-    The first `read` words of a sequence are never asked for.
+    The first `read` words of a sequence are never predicted.
     """
 
     width: int
@@ -39,27 +49,27 @@ class Form(NamedTuple):
 class Text:
     """Sequences of words for training and testing.
 
-    A sequence is a row of numbers of words: `length` of them where masked words are filled in, one more where every
-    next word is predicted. Numbers from ``len(vocabulary)`` on are read and never predicted: the mask, and padding.
+    A sequence is a row of word ids: `length` of them for ``"masked-word"``, one more for ``"next-word"``. Ids from
+    ``len(vocabulary)`` on are inputs that are never predicted: the mask and padding.
 
     Attributes
     ----------
     name
-        What it is called in reports.
+        Its name in reports.
     task
         ``"masked-word"`` or ``"next-word"``.
     vocabulary
         The words that can be predicted.
     length
-        Words that a model reads at a time.
+        The number of words that a model reads at a time.
     stream
-        The training text as one long row of numbers (words,), where nobody is said to have written it; else None.
+        The training text as one row of word ids (words,), if it has no users; else None.
     users
-        The training sequences of every user, (sequences, `width`), where there are users; may be lazy.
+        The training sequences of every user, (sequences, `width`), if there are users; may be lazy.
     sizes
-        How many sequences every user has, where that is known: (users,).
+        The number of sequences of every user, (users,), if known.
     test, validation
-        Sequences to test on, in any number of pieces; may be lazy.
+        Sequences for testing, in any number of pieces; may be lazy.
     padded
         Whether sequences may end in padding.
     """
@@ -89,61 +99,61 @@ class Text:
 
     @property
     def classes(self) -> int:
-        """How many words can be predicted."""
+        """The number of words that can be predicted."""
         return len(self.vocabulary)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what a model reads of one sequence."""
+        """The shape of one sequence as model input."""
         return (self.length,)
 
     @property
     def width(self) -> int:
-        """The length of a sequence as it is kept."""
+        """The length of a stored sequence."""
         return width_of(self.task, self.length)
 
     @property
     def mask(self) -> int:
-        """The number of the word that stands where a word is to be filled in; −1 where none is."""
+        """The id of the mask, or −1 if the task has none."""
         return self.classes if self.task == "masked-word" else -1
 
     @property
     def padding(self) -> int:
-        """The number that fills sequences up."""
+        """The id of padding."""
         return padding_of(self.task, self.classes)
 
     @property
     def special(self) -> int:
-        """How many numbers beyond the vocabulary a model must know."""
+        """The number of ids beyond the vocabulary that a model must accept."""
         return 2 if self.task == "masked-word" and self.padded else 1
 
     @property
     def numbers(self) -> int:
-        """How many numbers a model must know in all."""
+        """The number of ids that a model must accept."""
         return self.classes + self.special
 
     @property
     def form(self) -> Form:
-        """What its sequences look like."""
+        """The form of its sequences."""
         return Form(self.width, self.numbers, self.padding, self.width - self.length)
 
     def example(self, batch: int) -> Tensor:
-        """Return an input of a model that says nothing: (batch, length)."""
+        """Return a model input of zeros, (batch, length)."""
         return torch.zeros(batch, self.length, dtype=torch.long)
 
 
 def width_of(task: str, length: int) -> int:
-    """Return the length of a sequence as it is kept: where next words are predicted, the last is only that."""
+    """Return the length of a stored sequence: with next-word prediction, its last word is only a target."""
     return length + (task == "next-word")
 
 
 def padding_of(task: str, words: int) -> int:
-    """Return the number that fills sequences up, for a vocabulary of so many words."""
+    """Return the id of padding for a vocabulary of `words` words."""
     return words + (task == "masked-word")
 
 
 def windows(words: Tensor, task: str, length: int) -> Tensor:
-    """Cut a row of words (words,) into sequences; a last one that would be shorter is left out.
+    """Cut a row of words (words,) into sequences; an incomplete last one is left out.
 
     >>> windows(torch.arange(8), "masked-word", 3)
     tensor([[0, 1, 2],
@@ -157,7 +167,7 @@ def windows(words: Tensor, task: str, length: int) -> Tensor:
 
 
 def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str, length: int) -> Tensor:
-    """Make a sequence of every line of words that is not empty: with a beginning and an end, cut off or filled up.
+    """Return a sequence for every non-empty line of words: with begin and end marks, truncated or padded.
 
     >>> vocabulary = Vocabulary(("<oov>", "<bos>", "<eos>", "red", "blue"), 0, 1, 2)
     >>> sentences([["red", "blue"], [], ["green", "red", "red"]], vocabulary, "next-word", 3)
@@ -174,13 +184,13 @@ def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str,
         last = [vocabulary.end] if vocabulary.end >= 0 else []
         row = (first + ids + last)[:width]
         if len(row) == width_of(task, 0):
-            continue  # a word that is read, and none to predict
+            continue  # no word to predict
         rows.append(row + [padding] * (width - len(row)))
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
 
 
 def fitting(sequences: Tensor, form: Form, whose: str) -> Tensor:
-    """Return sequences (…, width) of a form as they are; of anything else, say what is wrong.
+    """Return `sequences` (…, width) unchanged; raise `DataError` unless they have the given form.
 
     >>> fitting(torch.tensor([[0, 9]]), Form(width=2, numbers=9, padding=8, read=1), "client 3")
     Traceback (most recent call last):
@@ -201,27 +211,27 @@ def fitting(sequences: Tensor, form: Form, whose: str) -> Tensor:
 
 
 def gathered(parts: Iterable[Tensor], most: int = 0) -> Tensor:
-    """Return the first sequences of some pieces as one tensor, at most so many (0: all); later pieces are not read.
+    """Return at most `most` (0: all) sequences of some pieces as one tensor; later pieces are not read.
 
     >>> gathered([torch.zeros(2, 3), torch.ones(2, 3)], 3)[:, 0]
     tensor([0., 0., 1.])
     """
-    found: list[Tensor] = []
+    pieces: list[Tensor] = []
     count = 0
     for part in parts:
-        found.append(part[: most - count] if most else part)
-        count += len(found[-1])
+        pieces.append(part[: most - count] if most else part)
+        count += len(pieces[-1])
         if most and count >= most:
             break
-    return torch.cat(found) if found else _NOBODY
+    return torch.cat(pieces) if pieces else _EMPTY
 
 
 @dataclass(frozen=True, eq=False)
 class TextShares(Partition):
-    """The shares of all clients in a text: what a client holds is read when it is asked for.
+    """A text's partition among clients; what a client holds is read on access.
 
-    ``train`` are the numbers of a client's own sequences, from 0, and ``labels`` its words: those it wrote, and those
-    that belong to everyone.
+    ``train`` are the indices of a client's own sequences, from 0, and ``labels`` its words: those in its text, and the
+    special words that everyone has.
 
     Attributes
     ----------
@@ -233,21 +243,21 @@ class TextShares(Partition):
 
 
 def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0, seed: int = 0) -> TextShares:
-    """Deal a text out to clients; the same seed gives the same shares.
+    """Partition a text among clients; the same seed gives the same partition.
 
     Parameters
     ----------
     text
-        What to deal out.
+        The text to partition.
     clients
-        How many clients there are.
+        The number of clients.
     how
-        ``"iid"``: the stream is cut into as many rows as there are clients, one for each (HeteroFL); ``"user"``: a
-        client is a user, drawn at random where there are more.
+        ``"iid"``: the stream is cut into one row per client (HeteroFL); ``"user"``: a client is a user, drawn at random
+        if there are more users than clients.
     minimum
-        The fewest sequences a client may have, where that is known beforehand; 0 lets clients be empty.
+        The minimum number of sequences of a client, if sizes are known beforehand; 0 allows empty clients.
     most
-        The most sequences of a client that are used, its first; 0 for all.
+        Use only the first `most` sequences of a client; 0 for all.
     seed
         The seed of the experiment.
 
@@ -259,9 +269,9 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     (tensor([[5, 6],
              [7, 8]]), tensor([5, 6, 7, 8]), 2)
     """
-    check_whole("clients", clients, 1)
-    check_whole("minimum", minimum, 0)
-    check_whole("most", most, 0)
+    whole("clients", clients, 1, error=DataError)
+    whole("minimum", minimum, 0, error=DataError)
+    whole("most", most, 0, error=DataError)
     sizes: NDArray[Any] | None
     if how == "iid":
         make, sizes = _rows(text, clients)
@@ -305,7 +315,7 @@ def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Callable[
     return partial(_user, text.users, enough), None if text.sizes is None else text.sizes[enough]
 
 
-# module-level functions, so that shares can be sent to other processes
+# Module-level functions, so that partitions can be pickled.
 
 
 def _row(stream: Tensor, size: int, task: str, length: int, client: int) -> Tensor:
@@ -336,4 +346,4 @@ def _words(sequences: Sequence[Tensor], classes: int, special: tuple[int, ...], 
 
 
 def _none(client: int) -> Tensor:
-    return _NOBODY
+    return _EMPTY

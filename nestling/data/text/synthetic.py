@@ -1,7 +1,7 @@
-"""Sentences of made-up words by any number of users, drawn from a random chain: to try things out, and to measure.
+"""Synthetic sentences by any number of users, drawn from a Markov chain: for tests and benchmarks.
 
 Every word has eight successors. Seven of them are of its own topic, so that a user, who writes on one topic, holds a
-part of the words, as people do; the eighth is a word that everyone uses. A user's sentences are made when asked for.
+part of the vocabulary only; the eighth is a word that everyone uses. A user's sentences are generated on access.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.data.lazy import Lazy
-from nestling.data.text.corpus import Text, padding_of, width_of
-from nestling.data.text.options import TextOptions
-from nestling.data.text.vocabulary import built
+from nestling.data.text.corpus import Text, TextOptions, padding_of, width_of
+from nestling.data.text.vocabulary import build_vocabulary
 from nestling.errors import DataError
 from nestling.seeds import numpy_stream
 
-USERS = 342_477  # as many as Stack Overflow's
+USERS = 342_477  # as many as in Stack Overflow
 _TOPICS = 16
 _COMMON = 32  # words that everyone uses
 _SUCCESSORS = 8
@@ -30,11 +29,11 @@ _LIKELY = 0.5 ** np.arange(1, _SUCCESSORS + 1) / (1 - 0.5**_SUCCESSORS)  # each 
 
 
 def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
-    """Make the text: everything in it follows from its size, nothing is read."""
+    """Generate the text; it depends on the options alone, and nothing is read."""
     least = 3 + _COMMON + _TOPICS * _SUCCESSORS
     if options.vocabulary < least:
         raise DataError(f"words needs data.vocabulary of at least {least}, not {options.vocabulary}")
-    vocabulary = built({f"w{number}": 1 for number in range(options.vocabulary - 3)})
+    vocabulary = build_vocabulary({f"w{number}": 1 for number in range(options.vocabulary - 3)})
     make = partial(_sentences, len(vocabulary), options.task, options.length)
     return Text(
         "words",
@@ -50,7 +49,7 @@ def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
 
 @lru_cache(maxsize=4)
 def _chain(words: int) -> NDArray[Any]:
-    """The successors of every word, (words, 8), the likeliest first: the same for everyone."""
+    """Return the successors of every word, (words, 8), the likeliest first; the same for all users."""
     random = numpy_stream(0, "words", "chain", words)
     first = 3 + _COMMON
     each = (words - first) // _TOPICS
@@ -62,7 +61,7 @@ def _chain(words: int) -> NDArray[Any]:
 
 
 def _sentences(words: int, task: str, length: int, part: str, user: int) -> Tensor:
-    """Make the sentences of a user: between 4 and 16 of them, of at least 4 words where they and an end fit in."""
+    """Generate 4 to 16 sentences of a user, of at least 4 words if `length` has room for them and an end mark."""
     random = numpy_stream(0, "words", part, user)
     table, first = _chain(words), 3 + _COMMON
     each = (words - first) // _TOPICS
@@ -75,11 +74,11 @@ def _sentences(words: int, task: str, length: int, part: str, user: int) -> Tens
     state = first + user % _TOPICS * each + random.integers(each, size=count)
     choices = random.choice(_SUCCESSORS, p=_LIKELY, size=(length, count))
     for place in range(start, rows.shape[1]):
-        said = place - start
-        rows[:, place] = np.where(said < lengths, state, np.where(said == lengths, end, padding))
-        if said < length:
-            # from a word that everyone uses, back to the user's own topic
-            follows = table[state, choices[said]]
+        word = place - start
+        rows[:, place] = np.where(word < lengths, state, np.where(word == lengths, end, padding))
+        if word < length:
+            # from a word that everyone uses, go back to the user's own topic
+            follows = table[state, choices[word]]
             own = first + user % _TOPICS * each + (follows - first) % each
             state = np.where(state < first, own, follows)
     return torch.from_numpy(rows)

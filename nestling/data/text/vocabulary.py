@@ -1,4 +1,4 @@
-"""`Vocabulary`: the words a model knows, by number."""
+"""`Vocabulary`: the words a model knows, and their ids."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ UNKNOWN, BEGIN, END = "<oov>", "<bos>", "<eos>"
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words by number, from 0; those that can be predicted, and no others.
+    """The words that can be predicted, by id from 0.
 
     Attributes
     ----------
     words
         The words, each once.
     unknown, begin, end
-        The numbers of the word that stands for all others, and of those that begin and end a sentence; −1 for none.
+        The ids of the word for all unknown words, and of those that begin and end a sentence; −1 for none.
 
     Examples
     --------
-    >>> vocabulary = built({"the": 9, "cat": 2, "dog": 2}, size=5)
+    >>> vocabulary = build_vocabulary({"the": 9, "cat": 2, "dog": 2}, size=5)
     >>> vocabulary.words
     ('<oov>', '<bos>', '<eos>', 'the', 'cat')
     >>> vocabulary.ids("the dog sat".split())
@@ -44,24 +44,24 @@ class Vocabulary:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The number of every word."""
+        """The id of every word."""
         return {word: number for number, word in enumerate(self.words)}
 
     @property
     def special(self) -> tuple[int, ...]:
-        """The numbers of words that belong to everyone, whatever they wrote."""
+        """The ids of the special words, which every client has."""
         return tuple(sorted(number for number in (self.unknown, self.begin, self.end) if number >= 0))
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of words; unknown ones are left out where nothing stands for them."""
+        """Return the ids of words; unknown words are left out if the vocabulary has no word for them."""
         known = [self.index.get(word, self.unknown) for word in words]
         return known if self.unknown >= 0 else [number for number in known if number >= 0]
 
 
-def built(counts: Mapping[str, int], size: int = 0) -> Vocabulary:
+def build_vocabulary(counts: Mapping[str, int], size: int = 0) -> Vocabulary:
     """Return a vocabulary of `size` words (0: of all): three special ones, then the most frequent.
 
-    Among words as frequent as each other, the first in the alphabet come first.
+    Equally frequent words are in alphabetical order.
     """
     special = (UNKNOWN, BEGIN, END)
     if size and size <= len(special):
@@ -71,22 +71,22 @@ def built(counts: Mapping[str, int], size: int = 0) -> Vocabulary:
     return Vocabulary((*special, *words), unknown=0, begin=1, end=2)
 
 
-def packed(words: Iterable[str]) -> NDArray[np.uint8]:
-    """Return words, or names, as an array of bytes, which can be kept beside other arrays.
+def pack_words(words: Iterable[str]) -> NDArray[np.uint8]:
+    """Return words, or names, as an array of bytes, which can be cached like other arrays.
 
-    >>> unpacked(packed(["the", "naïve"]))
+    >>> unpack_words(pack_words(["the", "naïve"]))
     ('the', 'naïve')
     """
-    listed = list(words)
-    if broken := next((word for word in listed if "\n" in word), None):
+    words = list(words)
+    if broken := next((word for word in words if "\n" in word), None):
         raise DataError(f"the name {broken!r} holds the end of a line: use another")
-    return np.frombuffer("\n".join(listed).encode(), dtype=np.uint8)
+    return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
 
 
-def unpacked(array: NDArray[np.uint8], most: int = 0) -> tuple[str, ...]:
-    """Return the words that `packed` made an array of, or the first so many; later ones cost nothing.
+def unpack_words(array: NDArray[np.uint8], most: int = 0) -> tuple[str, ...]:
+    """Return the first `most` (0: all) words that `pack_words` has packed; the others are not decoded.
 
-    >>> unpacked(packed(["the", "naïve", "cat"]), 2)
+    >>> unpack_words(pack_words(["the", "naïve", "cat"]), 2)
     ('the', 'naïve')
     """
     ends = np.flatnonzero(array == ord("\n")) if most else array[:0]

@@ -1,4 +1,4 @@
-"""Shares: what part of a fleet each kind is, and dealing clients out by them exactly."""
+"""Apportion clients to kinds (levels, devices) by their shares, in exact numbers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.errors import FleetError
-from nestling.fleet.given import read, real
+from nestling.number_checks import parse_number, real
 from nestling.seeds import numpy_stream
 
 Kind = TypeVar("Kind")
-Part = tuple[object, object]  # what it is, and its share or None
+Part = tuple[object, object]  # a kind, and its share or None
 
 
 def parts(what: str, given: object, split: Callable[[str], list[str]], part: Callable[[str], Part]) -> list[Part]:
-    """Return what a caller gave as pairs of a kind and its share (None where no share was said).
+    """Return a mix as pairs of a kind and its share (None if no share is given).
 
-    Accepted are a text, which `split` takes apart, a mapping, and a list of kinds or of pairs; `part` reads one text.
+    A mix is a text, which `split` takes apart, a mapping, or a list of kinds or of pairs; `part` parses one text.
 
     >>> parts("a mix", {"a": 1, "e": 9}, str.split, name_and_share)
     [('a', 1), ('e', 9)]
@@ -30,31 +30,31 @@ def parts(what: str, given: object, split: Callable[[str], list[str]], part: Cal
         return list(given.items())
     if not isinstance(given, str | Sequence):
         raise FleetError(f"{what} must be a text, a list or a mapping from names to shares, not {given!r}")
-    found: list[Part] = []
+    pairs: list[Part] = []
     for item in split(given) if isinstance(given, str) else given:
         if isinstance(item, str):
-            found.append(part(item))
+            pairs.append(part(item))
         elif isinstance(item, tuple | list) and len(item) == 2:
-            found.append((item[0], item[1]))
+            pairs.append((item[0], item[1]))
         else:
-            found.append((item, None))
-    return found
+            pairs.append((item, None))
+    return pairs
 
 
 def name_and_share(text: str) -> Part:
-    """Read ``name`` or ``name:share``.
+    """Parse ``name`` or ``name:share``.
 
     >>> name_and_share("laptop:0.25"), name_and_share("laptop")
     (('laptop', 0.25), ('laptop', None))
     """
     name, colon, share = text.partition(":")
-    return name.strip(), read(share.strip()) if colon else None
+    return name.strip(), parse_number(share.strip()) if colon else None
 
 
 def normalise(
     kinds: Sequence[Kind], shares: Sequence[object], name: Callable[[Kind], str]
 ) -> tuple[tuple[Kind, float], ...]:
-    """Return kinds with shares that sum to 1: as given in proportion, or equal where none is given.
+    """Return kinds with shares that sum to 1: proportional to those given, or equal if none are given.
 
     >>> normalise(["a", "e"], [1, 3], str)
     (('a', 0.25), ('e', 0.75))
@@ -67,28 +67,28 @@ def normalise(
         if share is None:
             raise FleetError(f"{name(kind)!r} has no share where others have one: give shares to all or to none")
     numbers = [real(f"the share of {name(kind)!r}", share, above=0) for kind, share in zip(kinds, shares, strict=True)]
-    total = sum(map(Fraction, numbers), Fraction())  # exactly: of "a1-e9", 0.1 and 0.9, and no sum overflows
-    if abs(total - 1) > 1e-12:  # shares that sum to 1 stay as they were written
+    total = sum(map(Fraction, numbers), Fraction())  # exact, so that "a1-e9" gives 0.1 and 0.9, and nothing overflows
+    if abs(total - 1) > 1e-12:  # shares that sum to 1 stay as they are
         numbers = [float(Fraction(number) / total) for number in numbers]
     return tuple(zip(kinds, numbers, strict=True))
 
 
 def counts(shares: Sequence[float], clients: int) -> list[int]:
-    """Return how many clients each share gets: rounded down, the rest to the largest remainders, first come first.
+    """Return the number of clients of each share by largest remainder; among equal remainders the first counts.
 
     >>> counts([0.5, 0.3, 0.2], 9)
     [4, 3, 2]
     """
-    found = [math.floor(share * clients) for share in shares]
-    # Rounded, or remainders that are equal would differ by a hair; by a power of 2, whose ties are rare.
-    order = sorted(range(len(shares)), key=lambda k: round((found[k] - shares[k] * clients) * 2**30))
-    for k in order[: clients - sum(found)]:
-        found[k] += 1
-    return found
+    numbers = [math.floor(share * clients) for share in shares]
+    # Rounded, so that equal remainders are equal despite floating-point errors; to a power of 2, where ties are rare.
+    order = sorted(range(len(shares)), key=lambda k: round((numbers[k] - shares[k] * clients) * 2**30))
+    for k in order[: clients - sum(numbers)]:
+        numbers[k] += 1
+    return numbers
 
 
 def deal(shares: Sequence[float], clients: int, seed: int, *stream: str) -> NDArray[np.intp]:
-    """Return for every client the number of its kind: exact numbers of each, in an order drawn from the stream.
+    """Return the kind of every client, as a number: exact counts of each, in an order drawn from the stream.
 
     >>> sorted(deal([0.5, 0.5], 4, 0, "levels").tolist())
     [0, 0, 1, 1]

@@ -1,4 +1,4 @@
-"""Panels of methods whose sub-models have tensors of their own (NeFL, Figures 3a and 3b)."""
+"""Panels of methods whose sub-models have their own tensors (NeFL, Figures 3a and 3b)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def weights(runs: Sequence[Run]) -> Figure | None:
     return _by_place(runs, "weights", "layer", "mean |w|")
 
 
-def _by_place(runs: Sequence[Run], what: str, x: str, y: str) -> Figure | None:
+def _by_place(runs: Sequence[Run], key: str, x: str, y: str) -> Figure | None:
     data = []
     for experiment in experiments(runs):
-        found = next((run.panels[what] for run in experiment.counted if _told(run.panels.get(what))), None)
-        if found is None:
+        levels = next((run.panels[key] for run in experiment.counted if _is_by_level(run.panels.get(key))), None)
+        if levels is None:
             continue
-        widest = max(found.values(), key=len)
+        widest = max(levels.values(), key=len)
         order = {name: place for place, name in enumerate(widest)}
-        for place, level in enumerate(reversed(found)):  # levels are told widest first
-            values = {name: value for name, value in found[level].items() if name in order}
-            shade = _SHADES[place * len(_SHADES) // len(found)]
+        for place, level in enumerate(reversed(levels)):  # the widest comes first
+            values = {name: value for name, value in levels[level].items() if name in order}
+            shade = _SHADES[place * len(_SHADES) // len(levels)]
             data.append(
                 {
                     "type": "scatter",
@@ -53,7 +53,7 @@ def _by_place(runs: Sequence[Run], what: str, x: str, y: str) -> Figure | None:
     return figure(data, x, y) if data else None
 
 
-def _told(found: Any) -> bool:
-    """Whether a run tells something of its sub-models: level → name → number."""
-    told = list(found.values()) if isinstance(found, Mapping) else []
-    return all(isinstance(values, Mapping) for values in told) and any(told)
+def _is_by_level(value: Any) -> bool:
+    """Return whether a value describes sub-models: level → name → number."""
+    levels = list(value.values()) if isinstance(value, Mapping) else []
+    return all(isinstance(values, Mapping) for values in levels) and any(levels)

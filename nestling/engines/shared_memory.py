@@ -1,8 +1,7 @@
-"""Blocks: memory that several processes read, freed by the kernel with the last of them, however they end.
+"""Blocks of memory that several processes read; the kernel frees them when the last process ends.
 
-A block is a file without a name. Its descriptor travels through a Unix socket, so there is nothing to clean up: not
-after Ctrl-C, and not after a kill. It counts as memory of the machine, and not against the size of /dev/shm, which
-containers make small.
+A block is a file without a name. Its descriptor is sent through a Unix socket, so there is nothing to clean up, even
+after Ctrl-C or a kill. It counts as ordinary memory, not against the size of /dev/shm, which containers make small.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ import torch
 
 from nestling.errors import RunFailed
 
-TRAVEL = hasattr(socket, "SCM_RIGHTS")  # whether descriptors can be handed to other processes: not on Windows
-_ALIGN = 64  # bytes: where arrays begin
+TRAVEL = hasattr(socket, "SCM_RIGHTS")  # whether descriptors can be sent to other processes: not on Windows
+_ALIGN = 64  # the alignment of arrays in bytes
 
 
 class SharedMemoryFull(RunFailed):
-    """There was no room in shared memory."""
+    """There was not enough shared memory."""
 
 
 class Block:
-    """Bytes that were written once, and can be read wherever the descriptor is.
+    """Bytes that are written once and can be read by every process that has the descriptor.
 
     Parameters
     ----------
     descriptor
-        Of the file; it belongs to the block from now on.
+        The file's descriptor; the block owns it from now on.
 
     Examples
     --------
@@ -60,15 +59,15 @@ class Block:
         return block
 
     def read(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Return the parts, of which these are the sizes in bytes.
+        """Return the parts, given their sizes in bytes.
 
-        They can be written to: what is written is seen by nobody else. Until then no memory is used for them.
+        They are mapped copy-on-write: no memory is used until they are written to, and writes are private.
         """
         starts = [0, *accumulate(map(_padded, sizes))]
         if not starts[-1]:
             return [memoryview(bytearray()) for _ in sizes]
         path = f"/dev/fd/{self.descriptor}"
-        whole = torch.from_file(path, shared=False, size=starts[-1], dtype=torch.uint8)  # mmap would keep a descriptor
+        whole = torch.from_file(path, shared=False, size=starts[-1], dtype=torch.uint8)  # mmap would keep it open
         view = whole.numpy().data
         return [view[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
@@ -83,10 +82,10 @@ def _padded(size: int) -> int:
 def _new_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("nestling")
-    with tempfile.TemporaryFile() as file:  # it has no name any more, and lives on in its copy
+    with tempfile.TemporaryFile() as file:  # it has no name, and exists as long as the copied descriptor
         return os.dup(file.fileno())
 
 
 def _write(descriptor: int, part: memoryview) -> None:
-    while part.nbytes:  # the kernel takes two gigabytes at a time
+    while part.nbytes:  # the kernel writes at most two gigabytes at a time
         part = part[os.write(descriptor, part) :]

@@ -1,44 +1,46 @@
-"""Every dataset by name: the one table to read for where it comes from and how it is normalised.
+"""Every dataset and text by name: where it comes from, how it is read and how images are normalised.
 
-Checksums are those the publishers (or torchvision) give. Those of MNIST were compared with files at hand; a file
-without one is fetched on trust, and its SHA-256 recorded, so that it is the same file ever after.
+Checksums are those of the publishers (or torchvision). A file without a published checksum is trusted when it is first
+downloaded; its SHA-256 is recorded, so that later downloads must be the same file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from nestling.data.cache import Layout, Reader, cached_arrays, find
 from nestling.data.dataset import Dataset
-from nestling.data.decoded import Reader, decoded
-from nestling.data.places import Layout, find
-from nestling.data.readers import cifar, cinic, digits, har, idx, svhn
+from nestling.data.readers import cifar, cinic, digits, har, idx, shakespeare, stackoverflow, svhn, wikitext
+from nestling.data.text import synthetic
+from nestling.data.text.corpus import Task, Text, TextOptions
 from nestling.errors import DataError, nearest
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file to fetch: ``checksum`` is "md5:…" or "sha256:…", or empty where nobody publishes one."""
+    """A file to download: ``checksum`` is "md5:…" or "sha256:…", or empty if none is published."""
 
     url: str
     checksum: str = ""
 
     @property
     def file(self) -> str:
-        """What the file is called here."""
+        """The file name in the download folder."""
         return self.url.rpartition("/")[2].replace("%20", " ")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One dataset: what it is, the forms in which its files come, how they are read, and how images are normalised.
+    """One dataset: a description, its files, their reader, and how images are normalised.
 
-    ``inside`` are the folders to look into (the first is where downloads go; "" is the data directory itself);
-    ``layouts`` the forms, the best first, none for a dataset that needs no files.
+    ``layouts`` are the forms its files come in, the preferred one first; empty for a dataset that needs no files.
+    ``inside`` are the folders to search (downloads go to the first one; "" is the data directory itself).
     """
 
     about: str
@@ -52,10 +54,27 @@ class Source:
     augment: str = "none"
 
 
+@dataclass(frozen=True)
+class TextSource:
+    """One text: a description, the function that opens it, its files as in `Source`, and the papers' way to read it.
+
+    ``vocabulary`` is the number of known words (0: all of them), ``length`` the number of words in a sequence.
+    """
+
+    about: str
+    open: Callable[[tuple[Path, ...], TextOptions], Text]
+    task: Task
+    vocabulary: int
+    length: int
+    layouts: Sequence[Layout] = ()
+    inside: tuple[str, ...] = ("",)
+    downloads: tuple[Download, ...] = ()
+
+
 def _idx(about: str, *, inside: tuple[str, ...], url: str, md5: Sequence[str], mean: float, std: float) -> Source:
     packed = tuple(f"{file}.gz" for file in idx.files())
     downloads = tuple(Download(url + file, f"md5:{digest}") for file, digest in zip(packed, md5, strict=True))
-    # MNIST and Fashion-MNIST name their files alike, so they are looked for in folders of their own only.
+    # MNIST and Fashion-MNIST use the same file names, so each is searched for only in folders of its own.
     return Source(about, 10, idx.read, (packed, idx.files()), inside, downloads, (mean,), (std,))
 
 
@@ -175,6 +194,68 @@ DATASETS: dict[str, Source] = {
     ),
 }
 
+_TFF = "https://storage.googleapis.com/tff-datasets-public/"
+_TINY = (Download("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"),)
+
+TEXTS: dict[str, TextSource] = {
+    "words": TextSource(
+        "Synthetic sentences of 342,477 users, each on a topic; needs no files.",
+        synthetic.open_text,
+        "next-word",
+        1000,
+        20,
+    ),
+    "wikitext2": TextSource(
+        "Wikipedia articles, word level: 2,088,628 words to train on, 33,278 different ones.",
+        wikitext.open_text,
+        "masked-word",
+        0,
+        64,
+        wikitext.LAYOUTS,
+        ("wikitext2", ""),
+        (Download("https://wikitext.smerity.com/wikitext-2-v1.zip"),),
+    ),
+    "shakespeare": TextSource(
+        "Plays by 299 speakers, character by character.",
+        shakespeare.open_characters,
+        "next-word",
+        0,
+        80,
+        shakespeare.LAYOUTS,
+        ("shakespeare", ""),
+        _TINY,
+    ),
+    "shakespeare-words": TextSource(
+        "Plays by 299 speakers, word by word.",
+        shakespeare.open_words,
+        "next-word",
+        10_000,
+        20,
+        shakespeare.LAYOUTS,
+        ("shakespeare", ""),
+        _TINY,
+    ),
+    "stackoverflow": TextSource(
+        "Questions and answers of 342,477 users, sentence by sentence.",
+        stackoverflow.open_text,
+        "next-word",
+        10_000,
+        20,
+        stackoverflow.LAYOUTS,
+        ("stackoverflow",),
+        (Download(f"{_TFF}stackoverflow.sqlite.lzma"), Download(f"{_TFF}stackoverflow.word_count.tar.bz2")),
+    ),
+    "text-files": TextSource(
+        "Your own: folders train and test (or train alone) of .txt files, one a user, a sentence a line.",
+        stackoverflow.open_own,
+        "next-word",
+        10_000,
+        20,
+        stackoverflow.OWN_LAYOUTS,
+        ("text-files", ""),
+    ),
+}
+
 
 def names() -> list[str]:
     """List the names that :func:`load` knows, in the order of the table.
@@ -185,46 +266,75 @@ def names() -> list[str]:
     return list(DATASETS)
 
 
-def source(name: str) -> Source:
-    """Return the entry called `name`.
+def entry(name: str) -> Source | TextSource:
+    """Return the catalog's entry of a dataset or a text.
 
-    >>> source("cifra10")
+    >>> entry("cifra10")
     Traceback (most recent call last):
     nestling.errors.DataError: there is no dataset 'cifra10'; did you mean 'cifar10' or 'cifar100' or 'cinic10'?
     """
-    if name not in DATASETS:
-        raise DataError(f"there is no dataset {name!r}{nearest(name.lower().replace('_', '-'), DATASETS)}")
-    return DATASETS[name]
+    known: dict[str, Source | TextSource] = {**DATASETS, **TEXTS}
+    if name not in known:
+        raise DataError(f"there is no dataset {name!r}{nearest(name.lower().replace('_', '-'), known)}")
+    return known[name]
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Dataset:
     """Load the dataset called `name`.
 
-    Its files are looked for in `data_dir`, in the folder ``NESTLING_DATA``, and in what ``nestling data get`` has
-    fetched. What they decode to is kept in the cache (``NESTLING_CACHE``) and mapped from there the next time.
+    Its files are searched for in `data_dir`, in the folder ``NESTLING_DATA``, and among the downloads of ``nestling
+    data get``. The decoded arrays are cached in ``NESTLING_CACHE`` and memory-mapped from there the next time.
 
-    Examples
-    --------
     >>> digits = load("digits")
     >>> digits.inputs.shape, digits.test_inputs.shape, digits.classes
     (torch.Size([1438, 1, 8, 8]), torch.Size([359, 1, 8, 8]), 10)
     """
-    entry = source(name)
-    if entry.layouts:
-        arrays = decoded(name, find(name, entry.layouts, entry.inside, data_dir), entry.read)
+    source = entry(name)
+    if isinstance(source, TextSource):
+        raise DataError(f"{name} is a text: load it with nestling.data.load_text")
+    if source.layouts:
+        arrays = cached_arrays(name, find(name, source.layouts, source.inside, data_dir), source.read)
     else:
-        arrays = entry.read(())
-    tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        arrays = source.read(())
+    tensors: dict[str, Any] = {key: torch.from_numpy(array) for key, array in arrays.items()}
     return Dataset(
-        name=name,
-        inputs=tensors["inputs"],
-        targets=tensors["targets"],
-        test_inputs=tensors["test_inputs"],
-        test_targets=tensors["test_targets"],
-        classes=entry.classes,
-        mean=entry.mean,
-        std=entry.std,
-        augment=entry.augment,
-        users=tensors.get("users"),
-        test_users=tensors.get("test_users"),
+        name=name, classes=source.classes, mean=source.mean, std=source.std, augment=source.augment, **tensors
     )
+
+
+def load_text(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    task: Task | None = None,
+    vocabulary: int = 0,
+    length: int = 0,
+) -> Text:
+    """Open the text called `name`; its index is computed once and cached, and users are read on demand.
+
+    Parameters
+    ----------
+    name
+        A name from ``nestling list datasets``.
+    data_dir
+        The folder of its files, as in `load`.
+    task
+        ``"masked-word"`` or ``"next-word"``; by default the task of the papers.
+    vocabulary, length
+        The number of known words, and of words in a sequence; 0 for the papers' values.
+
+    Examples
+    --------
+    >>> text = load_text("words")
+    >>> len(text.users), text.users[342_476].shape[1], text.classes
+    (342477, 21, 1000)
+    """
+    source = entry(name)
+    if isinstance(source, Source):
+        raise DataError(f"{name} holds no text: load it with nestling.data.load")
+    for option, value in (("vocabulary", vocabulary), ("length", length)):
+        if value < 0:
+            raise DataError(f"the {option} of a text must be 0 or more, not {value}")
+    options = TextOptions(task or source.task, vocabulary or source.vocabulary, length or source.length)
+    paths = find(name, source.layouts, source.inside, data_dir, own=not source.downloads) if source.layouts else ()
+    return source.open(paths, options)

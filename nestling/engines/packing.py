@@ -1,6 +1,6 @@
-"""Messages: values as a pickle and the arrays in it, which can then be carried apart from it without being copied.
+"""Pack values as a pickle and the arrays in it, which can be sent separately without being copied.
 
-They go between processes that we started ourselves, and are never taken from outside.
+Messages are only exchanged between processes that we started ourselves, and never read from outside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nestling.engines.engine import Shared
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A value taken apart.
+    """A packed value.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Message:
     arrays
         The bytes of arrays and tensors: views of the value's own memory.
     shared
-        What it carries of values that were put aside; only their places are in the pickle.
+        The references to shared values in it; the pickle holds only their positions in this list.
     """
 
     body: bytes
@@ -39,7 +39,7 @@ class Message:
 
 
 def dump(value: Any) -> Message:
-    """Take a value apart.
+    """Pack a value.
 
     >>> message = dump({"a": torch.zeros(3)})
     >>> [array.nbytes for array in message.arrays]
@@ -55,37 +55,37 @@ def dump(value: Any) -> Message:
 
 
 def load(body: bytes | memoryview, arrays: Sequence[Any] = (), shared: Sequence[Any] = ()) -> Any:
-    """Put a value together: its arrays lie in the memory given, and `shared` values in their places."""
+    """Unpack a value; its arrays use the memory given, and references are replaced by the `shared` values."""
     unpickler = _Unpickler(io.BytesIO(body), buffers=arrays)
     unpickler.shared = shared
     return unpickler.load()
 
 
 def travels(value: Any) -> bool:
-    """Whether a value can be sent to another process.
+    """Return whether a value can be sent to another process.
 
     >>> travels([1]), travels(lambda: 1)
     (True, False)
     """
     try:
         dump(value)
-    except Exception:  # whatever it holds may refuse in its own words
+    except Exception:  # any object in it may refuse with its own error
         return False
     return True
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors as arrays: several times quicker than PyTorch's own way, which is made for files."""
+    """Pickles tensors as arrays: several times faster than PyTorch's own pickling, which is made for files."""
 
-    def __init__(self, file: io.BytesIO, **how: Any) -> None:
-        super().__init__(file, **how)
+    def __init__(self, file: io.BytesIO, **options: Any) -> None:
+        super().__init__(file, **options)
         self.shared: list[Shared] = []
         self._places: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, Shared):
             return None
-        if id(obj) not in self._places:  # the jobs of a cohort share one slice
+        if id(obj) not in self._places:  # the jobs of a group share one slice
             self._places[id(obj)] = len(self.shared)
             self.shared.append(obj)
         return self._places[id(obj)]
@@ -95,7 +95,7 @@ class _Pickler(pickle.Pickler):
             plain = obj.resolve_conj().resolve_neg()
             if _span(plain) > plain.numel():
                 plain = plain.clone()  # without the gaps between its values, in the same order
-            # strides go along, also those of dims of size 1: PyTorch chooses by them how to compute
+            # keep the strides, also those of dims of size 1: PyTorch chooses kernels by them
             values = plain.as_strided((_span(plain),), (1,)).view(torch.uint8).numpy()
             return _tensor, (values, plain.dtype, tuple(plain.shape), plain.stride())
         return NotImplemented
@@ -109,7 +109,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """How many values lie between the first and the last of a tensor in memory."""
+    """Return the number of values in memory from the first to the last of a tensor."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -118,6 +118,6 @@ def _span(tensor: torch.Tensor) -> int:
 def _tensor(
     values: NDArray[np.uint8], dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
-    with warnings.catch_warnings():  # memory that may be read only is others', and nobody here writes to it
+    with warnings.catch_warnings():  # read-only memory belongs to others and is never written to here
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(values).view(dtype).as_strided(shape, stride)

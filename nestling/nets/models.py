@@ -1,6 +1,6 @@
-"""Every model by name, with the papers' values: the one table to read for which paper trains what.
+"""Every model by name, with the papers' values.
 
-An option is any keyword of the model's class; what is not given stays as in the paper.
+An option is any keyword of the model's class; the default is the paper's value.
 """
 
 import inspect
@@ -26,15 +26,14 @@ from nestling.nets.vit import VisionTransformer
 
 Options = Mapping[str, Any]
 
-_LARGEST = 10**7  # sizes above are slips of the keyboard, and would overflow what counts them
+_LARGEST = 10**7  # larger sizes are typing errors, and would overflow counts
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: how to make it, the shape of one input given its options, and where it comes from.
+    """One model: its origin, how to make it, and the shape of one input given its options.
 
-    ``tokens`` names the option that bounds the ids of a model that reads ids, and is empty for one that
-    reads floats.
+    ``tokens`` is the option that bounds the ids of a model that reads ids, and empty for one that reads floats.
     """
 
     about: str
@@ -149,8 +148,6 @@ MODELS: dict[str, Entry] = {
 def names() -> list[str]:
     """List the names that :func:`build` knows, in the order of the table.
 
-    Examples
-    --------
     >>> names()[:4]
     ['mlp', 'cnn', 'cnn1d', 'lstm']
     """
@@ -158,10 +155,8 @@ def names() -> list[str]:
 
 
 def build(name: str, **options: Any) -> nn.Module:
-    """Make the model called ``name``, freshly initialised.
+    """Return the model called ``name``, newly initialised.
 
-    Examples
-    --------
     >>> sum(p.numel() for p in build("mlp").parameters())
     199210
     >>> build("cnn", norm="gn", classes=62).head
@@ -181,10 +176,8 @@ def build(name: str, **options: Any) -> nn.Module:
 
 
 def example(name: str, batch: int = 2, **options: Any) -> tuple[Tensor, ...]:
-    """Make inputs that ``build(name, **options)`` accepts, on the CPU; every call gives the same ones.
+    """Return inputs that ``build(name, **options)`` accepts, on the CPU; every call returns the same ones.
 
-    Examples
-    --------
     >>> [x.shape for x in example("cnn", batch=5)]
     [torch.Size([5, 1, 28, 28])]
     >>> example("lstm")[0].dtype
@@ -192,14 +185,14 @@ def example(name: str, batch: int = 2, **options: Any) -> tuple[Tensor, ...]:
     """
     entry, merged = _look_up(name, options)
     size = (batch, *entry.shape(merged))
-    random = torch.Generator("cpu").manual_seed(0)  # its own, so that the caller's random stream is untouched
+    random = torch.Generator("cpu").manual_seed(0)  # its own generator, so that the caller's is not used
     if entry.tokens:
         return (torch.randint(merged[entry.tokens], size, generator=random, device="cpu"),)
     return (torch.randn(size, generator=random, device="cpu"),)
 
 
 def _look_up(name: str, options: Options) -> tuple[Entry, dict[str, Any]]:
-    """Find the entry, and its options with the given ones put in; complain about what does not exist."""
+    """Return the entry, and its options updated by the given ones; raise `ModelError` for unknown names."""
     if name not in MODELS:
         raise ModelError(f"there is no model {name!r}{nearest(name.lower().replace('_', '-'), MODELS)}")
     entry = MODELS[name]
@@ -214,7 +207,7 @@ def _look_up(name: str, options: Options) -> tuple[Entry, dict[str, Any]]:
 
 
 def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> None:
-    """Complain about options of a wrong type, sizes below 1 and empty lists, in better words than a layer would."""
+    """Raise `ModelError` for options of a wrong type, sizes below 1 and empty lists."""
     maker = entry.make.func if isinstance(entry.make, partial) else entry.make
     hints = get_type_hints(maker.__init__)
     for option, value in given.items():
@@ -241,7 +234,7 @@ def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> N
 
 
 def _whole_numbers(value: Any) -> Iterator[int]:
-    """The whole numbers in an option, however deep."""
+    """Yield the whole numbers in an option, at any depth."""
     if isinstance(value, list | tuple):
         for part in value:
             yield from _whole_numbers(part)

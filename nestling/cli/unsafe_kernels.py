@@ -1,6 +1,6 @@
-"""Kernels of PyTorch that are wrong on some processors, each tried in a process of its own: one may end it.
+"""PyTorch kernels that are wrong on some processors, each tried in its own process, as it may crash.
 
-What they are, and how Nestling avoids them, is told in docs/performance.md.
+docs/performance.md describes them, and how Nestling avoids them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-_SECONDS = 120.0  # until a child that only imports PyTorch and computes for a moment is given up
+_SECONDS = 120.0  # the timeout of a process that imports PyTorch and computes for a moment
 _CHECK = {"LD_PRELOAD": "libc_malloc_debug.so.0", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: what it is called, a program that ends badly or prints ``wrong`` where it is, and what it does then."""
+    """A kernel: its name, a program that crashes or prints ``wrong`` on affected machines, and the harm it does."""
 
     name: str
     program: str
@@ -69,7 +69,7 @@ print("right" if torch.allclose(one, other) else "wrong")
 
 
 def verdict(kernel: Kernel) -> tuple[bool | None, str]:
-    """Return whether a kernel is safe here, None where that could not be found out, and what people are told."""
+    """Return whether a kernel is safe here (None if that is unknown), and a sentence about it."""
     env = os.environ | {"OMP_NUM_THREADS": "1"} | (_CHECK if kernel.checks_memory else {})
     command = [sys.executable, "-c", kernel.program]
     try:
