@@ -1,4 +1,4 @@
-"""Counts and bytes as people read them: three digits and a unit."""
+"""Format counts and bytes with three digits and a unit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ COUNTS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def unit(largest: float, units: tuple[str, ...]) -> tuple[float, str]:
-    """Return the size and the name of the unit in which `largest` has one to three digits before the point.
+    """Return the factor and the name of the unit in which `largest` has one to three digits before the point.
 
     >>> unit(6_227_496, BYTES), unit(999, COUNTS)
     ((1048576, 'MiB'), (1, ''))

@@ -1,12 +1,12 @@
-"""Random numbers for code that draws from PyTorch's own generator, such as dropout and initialisers.
+"""Random numbers for code that draws from PyTorch's global generator, such as dropout and initialisers.
 
-That generator belongs to the whole process. Seeding it would change the numbers of whoever else draws from it at the
-same time: another run in another thread, or the caller. `drawing` therefore hands a generator of ours to every random
-operation of this thread, by a dispatch mode. Dropout layers of `nestling.kernels.seeded_dropout` ask for it themselves,
-so that the usual models do not pay for the mode. In processes of our own, where nobody else draws, PyTorch's generator
-is seeded, which costs nothing.
+That generator is shared by the whole process. Seeding it would change the numbers of other code that draws from it:
+another run in another thread, or the caller. `drawing` therefore passes our own generator to every random operation of
+this thread, by a dispatch mode. Dropout layers of `nestling.kernels.seeded_dropout` use it directly, so that the usual
+models do not pay for the mode. In our own processes, where nothing else draws, PyTorch's generator is seeded, which
+costs nothing.
 
-One thing cannot be done this way: code that runs a forward pass again during the backward pass, such as gradient
+One case cannot be handled this way: code that repeats a forward pass during the backward pass, such as gradient
 checkpointing, saves and restores PyTorch's generator to draw the same numbers twice. `no_draws` marks the backward
 pass, a draw there raises `DrawnInBackward`, and the caller trains again with ``shared=True``: with PyTorch's generator,
 one client at a time in this process.
@@ -27,16 +27,16 @@ from nestling.torch_private import TorchDispatchMode
 
 _T = TypeVar("_T")
 _LOCAL = threading.local()
-_SHARED = threading.RLock()  # held by whoever uses PyTorch's generator
+_SHARED = threading.RLock()  # held while PyTorch's generator is in use
 _process_is_ours = False
 
 
 class DrawnInBackward(RuntimeError):
-    """A random number was drawn in a backward pass: something runs a forward pass again there."""
+    """A random number was drawn in a backward pass, which repeats a forward pass."""
 
 
 def own_this_process() -> None:
-    """Say that nothing but Nestling draws random numbers in this process: workers call it when they start."""
+    """Declare that only Nestling draws random numbers in this process; workers call it when they start."""
     global _process_is_ours  # noqa: PLW0603
     _process_is_ours = True
 
@@ -51,7 +51,7 @@ def process_is_ours() -> bool:
 
 
 def current_generator() -> torch.Generator | None:
-    """Return the generator that layers of this thread draw from, or None for PyTorch's own.
+    """Return the generator that layers of this thread draw from, or None for PyTorch's.
 
     >>> mine = torch.Generator()
     >>> with drawing(mine):
@@ -66,17 +66,17 @@ def current_generator() -> torch.Generator | None:
 
 @contextmanager
 def drawing(generator: torch.Generator, *, everything: bool = True, shared: bool = False) -> Iterator[None]:
-    """Let random operations of this thread on the CPU draw from `generator` instead of PyTorch's own.
+    """Let random operations of this thread on the CPU draw from `generator` instead of PyTorch's.
 
     Parameters
     ----------
     generator
-        What they draw from.
+        The generator to draw from.
     everything
-        Whether all operations do. Otherwise only layers that ask for `current_generator`, which costs nothing.
+        Whether all operations use it. Otherwise only layers that call `current_generator` do, which costs nothing.
     shared
-        Whether to seed PyTorch's own generator instead, and restore it afterwards: for forward passes that save and
-        restore it themselves. Other threads that draw meanwhile change its numbers, and ours theirs.
+        Whether to seed PyTorch's generator instead, and restore it afterwards: for forward passes that save and restore
+        it themselves. Draws of other threads then interfere with ours.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def drawing(generator: torch.Generator, *, everything: bool = True, shared: bool
 
 @contextmanager
 def no_draws() -> Iterator[None]:
-    """Raise `DrawnInBackward` where something draws from the generator of `drawing` inside."""
+    """Raise `DrawnInBackward` if something draws from the generator of `drawing` inside this context."""
     before = getattr(_LOCAL, "forbidden", False)
     _LOCAL.forbidden = True
     try:
@@ -115,9 +115,9 @@ def no_draws() -> Iterator[None]:
 
 
 def counted_draws(action: Callable[[], _T]) -> tuple[_T, int]:
-    """Return what `action` returns, and how many of its operations drew random numbers without naming a generator.
+    """Return the result of `action`, and how many of its CPU operations drew random numbers without a generator.
 
-    Operations on the CPU count. PyTorch's own generator stays as it is.
+    PyTorch's generator is not changed.
 
     >>> counted_draws(lambda: torch.rand(3))[1], counted_draws(lambda: torch.zeros(3))[1]
     (1, 0)
@@ -134,7 +134,7 @@ def counted_draws(action: Callable[[], _T]) -> tuple[_T, int]:
 
 @contextmanager
 def _as_default(generator: torch.Generator) -> Iterator[None]:
-    """Let PyTorch's generator go on from the state of `generator`, and restore both roles afterwards."""
+    """Give PyTorch's generator the state of `generator`; afterwards copy the state back and restore the old one."""
     default = torch.default_generator
     with _SHARED:
         before = default.get_state()
@@ -147,7 +147,7 @@ def _as_default(generator: torch.Generator) -> Iterator[None]:
 
 
 class _FromGenerator(TorchDispatchMode):
-    """Hands a generator to every random operation on the CPU that names none."""
+    """Passes a generator to every random operation on the CPU that has none."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _FromGenerator(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run one operation, with our generator where it would draw from PyTorch's."""
+        """Run one operation, with our generator if it would draw from PyTorch's."""
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or not _on_cpu(args, kwargs):
             return func(*args, **kwargs)
@@ -168,7 +168,7 @@ class _FromGenerator(TorchDispatchMode):
                 return func(*args, **kwargs)
             self._count()
             return func(*args[:place], **kwargs | {"generator": self._generator})
-        if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:  # it knows no dropout
+        if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:  # it has no dropout
             return func(*args, **kwargs)
         self._count()
         draw = _LIKE.get(func.overloadpacket)
@@ -187,7 +187,7 @@ class _FromGenerator(TorchDispatchMode):
 
 
 def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operation computes on the CPU: where its tensors are, or where it is told to."""
+    """Return whether an operation computes on the CPU, by its argument `device` or by its tensors."""
     device = kwargs.get("device")
     if device is not None:
         return torch.device(device).type == "cpu"
@@ -197,14 +197,14 @@ def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @cache
 def _place_of_generator(func: Any) -> int | None:
-    """The place of the argument `generator` among those of an operation, or None where it has no such argument."""
+    """Return the position of an operation's argument `generator`, or None if it has none."""
     names = [argument.name for argument in func._schema.arguments]
     return names.index("generator") if "generator" in names else None
 
 
 @cache
 def _with_generator(func: Any) -> Any:
-    """The overload of an operation that takes the same arguments and a generator, or None."""
+    """Return the overload of an operation that takes the same arguments and a generator, or None."""
     wanted = sorted([*(argument.name for argument in func._schema.arguments), "generator"])
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)
@@ -226,7 +226,7 @@ def _randint_like(generator: torch.Generator, like: Tensor, *limits: int, **opti
     return torch.empty_like(like, **options).random_(low, high, generator=generator)
 
 
-# as PyTorch itself composes them, so that the numbers are the same
+# composed as in PyTorch, so that the numbers are the same
 _LIKE = {
     torch.ops.aten.rand_like: _rand_like,
     torch.ops.aten.randn_like: _randn_like,

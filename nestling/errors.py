@@ -1,4 +1,4 @@
-"""Every error a caller can cause: one sentence saying what, where, and what is accepted."""
+"""All errors that a caller can cause; each message is one sentence with the value and what is accepted."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class NestlingError(ValueError):
-    """The root of all errors that bad input to Nestling raises.
+    """The base class of all errors.
 
     Attributes
     ----------
     exit_code
-        What the command line exits with: 2 for bad input, 1 for a run that failed.
+        The exit code of the command line: 2 for bad input, 1 for a run that failed.
     """
 
     exit_code = 2
 
 
 class TraceError(NestlingError):
-    """The model could not be run on the example, or holds nothing that can be cut."""
+    """The model could not be run on the example, or has nothing that can be cut."""
 
 
 class AxisError(NestlingError):
@@ -31,7 +31,7 @@ class PlanError(NestlingError):
 
 
 class StateError(NestlingError):
-    """A state (a dictionary of tensors) does not fit the plan it is said to follow."""
+    """A state (a dictionary of tensors) does not fit its plan."""
 
 
 class BuildError(NestlingError):
@@ -39,19 +39,19 @@ class BuildError(NestlingError):
 
 
 class ModelError(NestlingError):
-    """A model was asked for by a name or with options that do not exist."""
+    """A model's name or options do not exist."""
 
 
 class FleetError(NestlingError):
-    """A fleet was described by levels, shares, numbers or devices that cannot be."""
+    """The levels, shares, numbers or devices of a fleet are invalid."""
 
 
 class DataError(NestlingError):
-    """Data cannot be found or read, or cannot be dealt out to clients as asked."""
+    """Data cannot be found or read, or cannot be partitioned as requested."""
 
 
 class FetchError(DataError):
-    """A file could not be downloaded, or not be written where downloads go: nothing is wrong with what was asked."""
+    """A file could not be downloaded or stored, although the request was valid."""
 
     exit_code = 1
 
@@ -61,35 +61,35 @@ class ReportError(NestlingError):
 
 
 class UploadError(NestlingError):
-    """A change cannot be uploaded as asked, or the bytes of an upload cannot be read."""
+    """A change cannot be encoded, or the bytes of an upload cannot be decoded."""
 
 
 class MethodError(NestlingError):
-    """A method was asked for by a name or with options that do not exist."""
+    """A method's name or options do not exist."""
 
 
 class TrainingError(NestlingError):
-    """Training went where it cannot go on: the loss is no number any more."""
+    """Training cannot continue: the loss is not a finite number."""
 
     exit_code = 1
 
 
 class ConfigError(NestlingError):
-    """An experiment was described by settings that do not exist or cannot be."""
+    """The settings of an experiment do not exist or are invalid."""
 
 
 class RunError(NestlingError):
-    """A run directory cannot be used, or settings do not fit what a run needs."""
+    """A run directory cannot be used, or settings do not fit the run."""
 
 
 class RunFailed(RunError):
-    """A run with good settings could not go on: workers died, the disk is full, memory is exhausted."""
+    """A run with valid settings could not continue: workers died, the disk is full, memory is exhausted."""
 
     exit_code = 1
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean …?' with the known names nearest to `name`, or what is known at all.
+    """Return '; did you mean …?' with the known names closest to `name`, or else a list of known names.
 
     >>> nearest("conv", ["conv1", "fc"])
     "; did you mean 'conv1'?"
@@ -105,7 +105,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(problem: BaseException) -> str:
-    """Return the first line of what an error says, or its type where it says nothing.
+    """Return the first line of an error's message, or its type if the message is empty.
 
     >>> first_line(RuntimeError("too big" + chr(10) + "much more"))
     'too big'

@@ -1,8 +1,8 @@
-"""Events: what went differently than planned without stopping a run, such as a lost worker or a slower fallback.
+"""Events: incidents that do not stop a run, such as a lost worker or a slower fallback.
 
-Code anywhere calls `report`. The event goes to whoever collects in this context: the `EventLog` of a run, which logs
-it and keeps it in the run directory, or `collect` in a worker process, whose events travel back with its reply. Where
-nobody collects, it goes to the logger ``nestling`` directly.
+Any code may call `report`. The event goes to the receiver of the current context: the `EventLog` of a run, which logs
+it and writes it to the run directory, or `collect` in a worker process, whose events are sent back with its reply.
+Without a receiver, it goes to the logger ``nestling``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ logger = logging.getLogger("nestling")
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One incident.
 
     Attributes
     ----------
     kind
-        What happened, in a few words that are the same every time, such as ``"worker lost"``.
+        The kind of incident, in a few fixed words, such as ``"worker lost"``.
     message
-        The sentence for people: who, why, and what was done instead.
+        A sentence for the user: what happened, why, and what was done about it.
     level
-        A level of `logging`: ``WARNING`` for what people should see, ``INFO`` for what ``--verbose`` shows.
+        A level of `logging`: ``WARNING`` for what users should see, ``INFO`` for what ``--verbose`` shows.
     round
-        The round it happened in, filled in by the run's log; 0 before the first round.
+        The round in which it happened, set by the run's log; 0 before the first round.
     count
-        How often it happened, where one message tells of several, such as the clients that missed a deadline.
+        The number of incidents that one message describes, such as clients that missed a deadline.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Event:
 
 
 def report(kind: str, message: str, level: int = logging.WARNING, count: int = 1) -> None:
-    """Tell that something happened, once or `count` times.
+    """Report an incident, or `count` of them.
 
     >>> with collect() as events:
     ...     report("worker lost", "worker 3 ended with exit code -9; its job is given to another")
@@ -58,7 +58,7 @@ def report(kind: str, message: str, level: int = logging.WARNING, count: int = 1
 
 
 def forward(events: Iterable[Event]) -> None:
-    """Hand events on to whoever collects here, such as those that came back from a worker process."""
+    """Pass events, such as those of a worker process, to the receiver of this context."""
     receive = _RECEIVER.get()
     for event in events:
         receive(event)
@@ -73,12 +73,12 @@ def collect() -> Iterator[list[Event]]:
 
 
 class EventLog:
-    """The events of one run: each kind is logged once per round, counted, and kept in ``events.jsonl``.
+    """The events of one run: each kind is logged once per round, counted, and written to ``events.jsonl``.
 
     Parameters
     ----------
     folder
-        The run directory; None keeps nothing on disk, until `open` is called.
+        The run directory; with None, nothing is written until `open` is called.
 
     Examples
     --------
@@ -93,28 +93,28 @@ class EventLog:
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / "events.jsonl"
-        self._early: list[Event] = []  # those that came before there was a directory
+        self._early: list[Event] = []  # events before there is a directory
         self._counts: Counter[tuple[str, int]] = Counter()
         self._logged: set[tuple[str, int]] = set()
-        self._outer: Callable[[Event], None] = _log  # who hears of events beside us
+        self._outer: Callable[[Event], None] = _log  # the receiver outside of `active`
         self.round = 0
 
     @contextmanager
     def active(self) -> Iterator[EventLog]:
-        """Receive the events of this context; whoever collected before hears of them too, and else the logger."""
+        """Receive the events of this context, and pass them on to the outer receiver or the logger."""
         self._outer = _RECEIVER.get()
         with _receiving(self._receive):
             yield self
 
     def open(self, folder: Path, done: int) -> None:
-        """Keep events in a run directory from now on, with those received so far and those of its first rounds.
+        """Write events to a run directory from now on, including those received so far.
 
         Parameters
         ----------
         folder
             The run directory.
         done
-            Rounds that its checkpoint holds: events of later rounds are removed, as these will be played again.
+            The number of rounds in its checkpoint: events of later rounds are removed, as these will be run again.
         """
         self._path, self.round = folder / "events.jsonl", done
         kept = [event for event in _read(self._path) if event.round <= done]
@@ -126,10 +126,10 @@ class EventLog:
         self._early.clear()
 
     def totals(self, level: int = 0) -> dict[str, int]:
-        """Return how often each kind of event happened, in alphabetical order; only those of a level or above."""
+        """Return the number of events of each kind of at least this level, in alphabetical order."""
         totals: Counter[str] = Counter()
-        for (kind, of), count in self._counts.items():
-            totals[kind] += count if of >= level else 0
+        for (kind, own_level), count in self._counts.items():
+            totals[kind] += count if own_level >= level else 0
         return {kind: count for kind, count in sorted(totals.items()) if count}
 
     def _receive(self, event: Event) -> None:
@@ -141,13 +141,13 @@ class EventLog:
         if self._path is None:
             self._early.append(event)
         elif self._path.parent.is_dir():
-            # where the disk is full, it is logged at least, and the run fails where it must write
+            # on a full disk, the event is at least logged, and the run fails at the next necessary write
             with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(event))
 
 
 def totals_of(folder: Path, level: int = 0) -> dict[str, int]:
-    """Return how often each kind of event happened in the run of a directory, as far as it is kept there."""
+    """Return the number of events of each kind in the ``events.jsonl`` of a run directory."""
     log = EventLog(None)
     for event in _read(folder / "events.jsonl"):
         log._counts[event.kind, event.level] += event.count
@@ -155,7 +155,7 @@ def totals_of(folder: Path, level: int = 0) -> dict[str, int]:
 
 
 def in_words(totals: Mapping[str, int]) -> str:
-    """Return totals as a part of a sentence; kinds are a noun and what became of it.
+    """Return totals as text; a kind is a noun and what happened to it.
 
     >>> in_words({"client dropped": 1, "worker lost": 2})
     '1 client dropped, 2 workers lost'
@@ -173,7 +173,7 @@ def _line(event: Event) -> str:
 
 
 def _read(path: Path) -> list[Event]:
-    """Return the events in a file; what is not a whole line of ours was cut off by a kill, or is nobody's."""
+    """Return the events in a file; lines that are invalid, such as one truncated by a kill, are skipped."""
     events = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, forced to disk, renamed."""
+"""Write files atomically: to a temporary file, forced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file such that a crash leaves either the old one or the new one, whole.
+    """Write a file so that a crash leaves either the old one or the new one, complete.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_whole(f"{folder}/figures.json", b"{}")
@@ -21,7 +21,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())  # as any new file: a draft is for nobody else's eyes
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # as of any new file; a temporary file is private
             os.fsync(file.fileno())
         Path(draft).replace(target)
     except BaseException:

@@ -1,4 +1,4 @@
-"""The processor and the PyTorch that compute a run: the same seed gives the same bytes where both are of one kind."""
+"""Describe the processor and PyTorch: the same seed gives the same bytes if both are the same."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def processor() -> dict[str, str]:
-    """Return what decides the last bits of figures on this machine.
+    """Return the properties of this machine that determine the last bits of results.
 
     Returns
     -------
     dict
         ``model``: the processor's name. ``architecture``: such as ``x86_64``. ``capability``: the instruction set that
-        PyTorch's own kernels use, such as ``AVX2``. ``isa_cap``: limits that the environment sets to instruction sets,
-        as ``NAME=VALUE`` joined by spaces, mostly empty. ``torch``: the version of PyTorch. Runs resumed where any of
-        these differs may differ in last bits.
+        PyTorch's own kernels use, such as ``AVX2``. ``isa_cap``: the environment's limits of instruction sets, as
+        ``NAME=VALUE`` joined by spaces, usually empty. ``torch``: the version of PyTorch. If any of these differs when
+        a run is resumed, last bits may differ.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def processor() -> dict[str, str]:
 
 
 def cpu_name(path: Path = _CPU_INFO) -> str:
-    """Return the name of the processor as its maker gives it, or what the platform knows where that is not told.
+    """Return the processor's name from `path`, or else the platform's name for it.
 
     >>> bool(cpu_name())
     True

@@ -1,8 +1,8 @@
 """`check`: the proof that an axis map is right for a model.
 
-Units of an axis are interchangeable: permute them everywhere the axis appears, and the model must compute the same.
-That is tried on random weights. Then smaller models are built and run, and traced again: their axes must be those of
-the whole model, or some size is written into the code where cutting cannot reach it.
+Units of an axis are interchangeable: if they are permuted wherever the axis appears, the model must compute the same.
+This is tested on random weights. Then smaller models are built, run and traced again: their axes must be those of the
+whole model, or else some size is hard-coded where cutting cannot change it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
-from nestling.axes.compare import difference, grown
+from nestling.axes.compare import difference, prime_sizes
 from nestling.axes.dims import Dim, Fixed, Leaf, Product, leaves
 from nestling.axes.shapes import outputs_of
 from nestling.axes.shrink import shrunk
@@ -31,7 +31,7 @@ from nestling.torch_private import tree_map_only
 
 @dataclass(frozen=True)
 class Row:
-    """One finding: of an axis (kind ``axis``), of one that is frozen, or of a sub-model that was tried."""
+    """One result: of an axis, a frozen axis or a sub-model."""
 
     kind: str
     name: str
@@ -42,14 +42,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes
     ----------
     rows
-        One `Row` per axis, frozen axis and sub-model tried.
+        One `Row` per axis, frozen axis and sub-model.
     coverage
-        The share of the model's parameters that a width cut makes fewer.
+        The share of the model's parameters that are in tensors that a width cut reduces.
     """
 
     rows: list[Row]
@@ -60,16 +60,16 @@ class Report:
         object.__setattr__(self, "ok", all(row.ok for row in self.rows))
 
     def raise_if_bad(self) -> None:
-        """Raise `AxisError` with the first thing that is wrong, if anything is."""
+        """Raise `AxisError` with the first failed row, if any."""
         for row in self.rows:
             if not row.ok:
                 raise AxisError(f"{row.kind} {row.name!r}: {row.note}")
 
 
 def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> Report:
-    """Prove that cutting `model` along `axes` is sound, or say where it is not.
+    """Prove that cutting `model` along `axes` is correct, or report where it is not.
 
-    Runs the model a few times on `example` in eval mode, on a copy with random weights.
+    Runs a copy of the model with random weights a few times on `example`, in eval mode.
 
     >>> import nestling
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -93,10 +93,10 @@ def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> R
 
 
 class _Subject:
-    """The model on random weights, in double precision unless its code insists on its own.
+    """The model with random weights, in double precision unless its code requires its own.
 
-    The tolerance allows for norms that compute in single precision whatever they are given; an axis that is wrong
-    changes outputs by their own size.
+    The tolerance allows for norms that always compute in single precision; a wrong axis changes outputs by their own
+    magnitude.
     """
 
     def __init__(self, model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]) -> None:
@@ -106,11 +106,11 @@ class _Subject:
                 return given.to(dtype) if dtype is not None and given.is_floating_point() else given
 
             def lively(given: Tensor, cast: Callable[[Tensor], Tensor] = cast) -> Tensor:
-                # an example of zeros, which is what one writes first, would hide whatever is wrong
+                # an example of zeros, which users often give, would hide errors
                 plain = given.is_floating_point() and given.numel() > 1 and bool((given == given.flatten()[0]).all())
                 return cast(torch.randn_like(given) if plain else given)
 
-            self.model = copy_with(model, _then(cast)).eval()
+            self.model = copy_with(model, lambda _name, old, cast=cast: cast(_random(old))).eval()  # type: ignore[misc]
             self.example, self.kwexample = tree_map_only(Tensor, lively, (example, kwexample))
             try:
                 self.output = self.run(self.model)
@@ -124,19 +124,19 @@ class _Subject:
 
     @cached_property
     def axes(self) -> AxisMap:
-        """What a trace finds, whatever was declared by hand."""
+        """The traced axes, without declarations by hand."""
         return find_axes(self.model, self.example, self.kwexample)
 
     def run(self, model: nn.Module) -> list[Tensor]:
         """Return the floating-point outputs of `model`."""
-        with SafeKernels():  # what is built from it is trained for a step, too
+        with SafeKernels():  # sub-models are also trained for a step
             return [out for out in outputs_of(model(*self.example, **self.kwexample)) if out.is_floating_point()]
 
     def differs(self, outputs: list[Tensor]) -> bool:
-        """Whether `outputs` are not those of the model as it is."""
+        """Return whether `outputs` differ from those of the original model."""
         for new, old in zip(outputs, self.output, strict=True):
             same = (new == old) | (new.isnan() & old.isnan())
-            # each value by its own size and the usual one: masked outputs may be huge, or infinite
+            # relative to each value and to the median: masked outputs may be huge, or infinite
             usual = old[old.isfinite()].abs().median() if bool(old.isfinite().any()) else torch.ones(())
             near = (new - old).abs() <= self.tolerance * (old.abs().nan_to_num(posinf=0.0) + usual)
             if not bool((same | near).all()):
@@ -144,12 +144,8 @@ class _Subject:
         return False
 
 
-def _then(cast: Callable[[Tensor], Tensor]) -> Callable[[str, Tensor], Tensor]:
-    return lambda _name, old: cast(_random(old))
-
-
 def _random(old: Tensor) -> Tensor:
-    """Random values of the shape of `old` that keep signals at their size: none is zero, none alike."""
+    """Return random values in the shape of `old` that preserve the magnitude of signals: all different, none zero."""
     if not old.is_floating_point():
         return old.to("cpu") if not old.is_meta else torch.zeros_like(old, device="cpu")
     new = torch.empty(old.shape, dtype=old.dtype if old.element_size() >= 4 else torch.float32)
@@ -159,10 +155,10 @@ def _random(old: Tensor) -> Tensor:
 
 
 def _permutations(subject: _Subject, axes: AxisMap) -> dict[str, str]:
-    """Return the axes whose units are not interchangeable, each with what was seen."""
+    """Return the axes whose units are not interchangeable, with the reason."""
     shuffle = {name: torch.randperm(size) for name, size in axes.axes.items()}
     if not subject.differs(subject.run(_permuted(subject.model, axes, shuffle))):
-        # a test that cannot fail proves nothing: permuted in one tensor only, the output must change
+        # check that the test can fail: if one tensor only is permuted, the output must change
         if subject.differs(subject.run(_permuted(subject.model, axes, shuffle, first_only=True))):
             return {}
         return dict.fromkeys(shuffle, "the output does not depend on it, so nothing could be proved")
@@ -188,7 +184,7 @@ def _permuted(model: nn.Module, axes: AxisMap, shuffle: Mapping[str, Tensor], fi
 
 
 def _order(dim: Dim, shuffle: Mapping[str, Tensor]) -> Tensor:
-    """The indices along `dim` when every named axis is put into its new order."""
+    """Return the indices along `dim` with every named axis in its new order."""
     if isinstance(dim, Fixed):
         return torch.arange(dim.size)
     if isinstance(dim, Leaf):
@@ -204,51 +200,51 @@ def _order(dim: Dim, shuffle: Mapping[str, Tensor]) -> Tensor:
 
 
 def _submodels(model: nn.Module, axes: AxisMap, subject: _Subject) -> Iterator[Row]:
-    """Build and run the smallest sub-model and others; compare the axes of one with those of the whole."""
-    tried = {
+    """Build and train the smallest sub-model and others, and compare their axes with those of the whole model."""
+    plans = {
         "smallest": plan(axes, width=1e-9, key="smallest"),
         "half": plan(axes, width=0.5, key="half"),
         "three quarters": plan(axes, width=0.75, key="three-quarters"),
     }
     if axes.blocks:
-        tried["every second block"] = plan(axes, blocks=list(axes.blocks)[::2], key="every-second-block")
-    for name, made in tried.items():
+        plans["every second block"] = plan(axes, blocks=list(axes.blocks)[::2], key="every-second-block")
+    for name, small_plan in plans.items():
         note = ""
         try:
-            small = submodel(subject.model, axes, made)
+            small = submodel(subject.model, axes, small_plan)
             with torch.enable_grad():
                 outputs = subject.run(small)
                 sum((out.sum() for out in outputs if out.requires_grad), torch.zeros(())).backward()
             if [out.shape for out in outputs] != [out.shape for out in subject.output]:
                 note = "it gives outputs of another shape than the whole model"
             else:
-                note = _same_axes(small.train(model.training), axes, made, subject)
+                note = _same_axes(small.train(model.training), axes, small_plan, subject)
         except Exception as problem:
             note = f"it cannot be built and trained: {first_line(problem)}"
         size = sum(parameter.numel() for parameter in small.parameters()) if not note else 0
         yield Row("sub-model", name, size, not note, note)
     note = _grown(model, axes, subject)
-    if note:  # not a sub-model of anyone's: told only where it shows something
+    if note:  # no client has such a model: report it only if it fails
         yield Row("sub-model", "grown", 0, False, note)
 
 
 def _grown(model: nn.Module, axes: AxisMap, subject: _Subject) -> str:
-    """Grow every axis to a size of its own, without values, and trace again: the code must follow."""
-    sizes = grown(axes, axes.axes)
+    """Grow every axis to a different size, without values, and trace again: the code must follow."""
+    sizes = prime_sizes(axes, axes.axes)
     try:
         large = shrunk(subject.model, axes, sizes).train(model.training)
-        found = find_axes(large, subject.example, subject.kwexample)
+        traced = find_axes(large, subject.example, subject.kwexample)
     except Exception as refused:
         return f"its code does not follow when its axes grow: {first_line(refused)}"
-    problem = difference(axes, sizes, found, str(subject.axes.dims) != str(axes.dims))
+    problem = difference(axes, sizes, traced, str(subject.axes.dims) != str(axes.dims))
     return f"a size is written into the code: {problem}" if problem else ""
 
 
-def _same_axes(small: nn.Module, axes: AxisMap, made: Plan, subject: _Subject) -> str:
-    found = find_axes(small, subject.example, subject.kwexample)
-    coarse = str(found.dims) != str(axes.dims) and str(subject.axes.dims) != str(axes.dims)
-    sizes = {name: sum(stop - start for start, stop in runs) for name, runs in made.runs.items()}
-    problem = difference(axes, sizes, found, coarse)
+def _same_axes(small: nn.Module, axes: AxisMap, small_plan: Plan, subject: _Subject) -> str:
+    traced = find_axes(small, subject.example, subject.kwexample)
+    coarse = str(traced.dims) != str(axes.dims) and str(subject.axes.dims) != str(axes.dims)
+    sizes = {name: sum(stop - start for start, stop in runs) for name, runs in small_plan.runs.items()}
+    problem = difference(axes, sizes, traced, coarse)
     return f"a size is written into the code: {problem}" if problem else ""
 
 

@@ -1,7 +1,7 @@
-"""Randomness: one seed, and from it a stream for every purpose.
+"""Randomness: one seed, from which a random stream is derived for every purpose.
 
-A stream is named by what it is for (the round, the client, "batches", …) and by nothing else. What a client draws
-therefore does not depend on which worker runs it, who ran before, or where a run was interrupted.
+A stream is named by its purpose alone (the round, the client, "batches", …). So a client's random numbers do not depend
+on the worker that runs it, on other clients, or on interruptions of the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def derive(seed: int, *name: str | int) -> int:
-    """Return the seed of the stream called `name`: 63 bits that depend on every part of it, and on their order.
+    """Return the seed of the stream called `name`: 63 bits that depend on all parts of the name, in order.
 
     >>> derive(0, "batches", 3, 7) == derive(0, "batches", 3, 7)
     True
@@ -25,7 +25,7 @@ def derive(seed: int, *name: str | int) -> int:
 
 
 def torch_stream(seed: int, *name: str | int) -> torch.Generator:
-    """Return PyTorch's generator for the stream called `name`.
+    """Return a PyTorch generator for the stream called `name`.
 
     >>> torch.equal(
     ...     torch.rand(3, generator=torch_stream(0, "weights")), torch.rand(3, generator=torch_stream(0, "weights"))
@@ -36,7 +36,7 @@ def torch_stream(seed: int, *name: str | int) -> torch.Generator:
 
 
 def numpy_stream(seed: int, *name: str | int) -> np.random.Generator:
-    """Return NumPy's generator for the stream called `name`.
+    """Return a NumPy generator for the stream called `name`.
 
     >>> int(numpy_stream(0, "levels").integers(100)) == int(numpy_stream(0, "levels").integers(100))
     True

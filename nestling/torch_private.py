@@ -1,8 +1,8 @@
-"""Functions of PyTorch that are not public: all that we use, each tried once before it is trusted.
+"""All private functions of PyTorch that we use; each is tested once before it is used.
 
-PyTorch may rename such a function, or change what it does, in any release. Where one is missing or answers otherwise
-than the public functions that it stands for, those do the work, and an event says so. The classes at the end have no
-public equivalent: they are part of what makes tracing possible.
+PyTorch may rename or change such a function in any release. If one is missing, or its result differs from that of the
+equivalent public functions, those are used instead, and an event reports it. The imported classes, which tracing needs,
+have no public equivalent.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ def foreach_zero_(tensors: Tensors) -> None:
 
 
 def foreach_div_(tensors: Tensors, by: Tensor) -> None:
-    """Divide tensors by a number that is itself a tensor."""
+    """Divide tensors by a scalar tensor."""
     _chosen("_foreach_div_")(list(tensors), by)
 
 
 def foreach_copy_(tensors: Tensors, given: Tensors) -> None:
-    """Copy the values of other tensors of the same shapes."""
+    """Copy other tensors of the same shapes into `tensors`."""
     _chosen("_foreach_copy_")(list(tensors), list(given))
 
 
 def foreach_lerp_(tensors: Tensors, towards: Tensors, share: float) -> None:
-    """Move tensors by a share of the way to others.
+    """Move tensors by `share` of the way to others.
 
     >>> mean = torch.zeros(2)
     >>> foreach_lerp_([mean], [torch.tensor([4.0, 8.0])], 0.25)
@@ -83,7 +83,7 @@ def foreach_lerp_(tensors: Tensors, towards: Tensors, share: float) -> None:
 
 
 def foreach_maximum_(tensors: Tensors, others: Tensors) -> None:
-    """Raise every number to that of another tensor where that is larger."""
+    """Replace every value by the maximum with another tensor's."""
     _chosen("_foreach_maximum_")(list(tensors), list(others))
 
 
@@ -98,18 +98,18 @@ def fused_sgd_(
     first: bool = False,
     grad_scale: Tensor | None = None,
 ) -> None:
-    """Take a step of stochastic gradient descent in one pass over memory; only where `has_fused_sgd`.
+    """Take a step of stochastic gradient descent in one pass over memory; requires `has_fused_sgd`.
 
     Parameters
     ----------
     parameters, gradients
         Contiguous tensors of one floating-point type on the CPU; the parameters are changed.
     momenta
-        As many, which are changed too; empty without momentum.
+        The momentum buffers, which are changed, too; empty without momentum.
     first
-        Whether the momenta hold nothing yet: they become the gradients.
+        Whether this is the first step: the momenta become the gradients.
     grad_scale
-        What gradients are divided by first.
+        A divisor of the gradients.
     """
     torch._fused_sgd_(
         list(parameters),
@@ -128,7 +128,7 @@ def fused_sgd_(
 
 @cache
 def has_fused_sgd() -> bool:
-    """Return whether `fused_sgd_` is there and does what it should: tried once per process.
+    """Return whether `fused_sgd_` exists and works; tested once per process.
 
     >>> has_fused_sgd() in (True, False)
     True
@@ -137,35 +137,35 @@ def has_fused_sgd() -> bool:
 
 
 def transforms_active() -> bool:
-    """Return whether a transform of functions, such as `torch.func.vmap`, is at work; only where `knows_transforms`."""
+    """Return whether a function transform, such as `torch.func.vmap`, is active; requires `knows_transforms`."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 @cache
 def knows_transforms() -> bool:
-    """Return whether `transforms_active` can be told: tried once per process."""
+    """Return whether `transforms_active` works; tested once per process."""
     return _works("_C._are_functorch_transforms_active", _try_transforms, "plain convolutions")
 
 
 def replaced() -> list[str]:
-    """Return the names of private functions that plain PyTorch stands in for here; this tries all of them.
+    """Return the names of private functions that are replaced by public ones; this tests all of them.
 
     >>> isinstance(replaced(), list)
     True
     """
-    found = [name for name, (plain, _) in _LOOPS.items() if _chosen(name) is plain]
-    found += [] if has_fused_sgd() else ["_fused_sgd_"]
-    found += [] if knows_transforms() else ["_C._are_functorch_transforms_active"]
-    return [f"torch.{name}" for name in found]
+    names = [name for name, (plain, _) in _LOOPS.items() if _chosen(name) is plain]
+    names += [] if has_fused_sgd() else ["_fused_sgd_"]
+    names += [] if knows_transforms() else ["_C._are_functorch_transforms_active"]
+    return [f"torch.{name}" for name in names]
 
 
 def _works(name: str, attempt: Callable[[], bool], instead: str) -> bool:
-    """Try a function, and say so where it cannot be used."""
+    """Return whether a function passes its test; report an event if not."""
     try:
         if attempt():
             return True
-        why = "answers otherwise than it should"
-    except Exception as problem:  # whatever another release does with our arguments
+        why = "gives a wrong result"
+    except Exception as problem:  # another release may raise any error
         why = f"cannot be used ({first_line(problem)})"
     report(
         "plain PyTorch", f"torch.{name} of PyTorch {torch.__version__} {why}: {instead} in its place, which is slower"
@@ -175,7 +175,7 @@ def _works(name: str, attempt: Callable[[], bool], instead: str) -> bool:
 
 @cache
 def _chosen(name: str) -> Callable[..., Any]:
-    """The function of that name, or a loop in its place."""
+    """Return the function of that name, or a loop that replaces it."""
     plain, attempt = _LOOPS[name]
     return getattr(torch, name) if _works(name, lambda: attempt(getattr(torch, name), plain), "a loop") else plain
 
@@ -188,7 +188,7 @@ def _same(results: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
 
 
 def _samples(start: float) -> list[Tensor]:
-    """Tensors of two types and several shapes; nothing is drawn, so that nobody's random numbers change."""
+    """Return tensors of two types and several shapes, without drawing random numbers."""
     return [
         (torch.arange(size, dtype=dtype, device="cpu") + start).sin()
         for size, dtype in ((1, torch.float32), (13, torch.float32), (40, torch.float64))
@@ -196,7 +196,7 @@ def _samples(start: float) -> list[Tensor]:
 
 
 def _changes(*others: Any) -> Callable[[Callable[..., Any], Callable[..., Any]], bool]:
-    """An attempt at a function that changes its first tensors, compared with a loop."""
+    """Return a test that compares a function that changes its first tensors with a loop."""
 
     def attempt(function: Callable[..., Any], plain: Callable[..., Any]) -> bool:
         changed, wanted = _samples(1.0), _samples(1.0)
@@ -251,7 +251,7 @@ _LOOPS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
 
 
 def _try_fused_sgd() -> bool:
-    """Two steps in each type, the first of them without momenta, against the formula of `torch.optim.SGD`."""
+    """Compare two steps in each dtype, the first without momenta, with the formula of `torch.optim.SGD`."""
     return all(
         _fused_sgd_agrees(dtype, momentum, scaled)
         for dtype in (torch.float32, torch.float64)
@@ -264,7 +264,7 @@ def _fused_sgd_agrees(dtype: torch.dtype, momentum: float, scaled: bool) -> bool
     lr, decay, excess = 0.1, -0.5, 2.0
     weight = (torch.arange(13, dtype=dtype, device="cpu") + 1).sin()
     slopes = [(torch.arange(13, dtype=dtype, device="cpu") + start).cos() for start in (1, 2)]
-    moved, kept = weight.clone(), torch.full_like(weight, float("nan"))  # what is there before the first step is noise
+    moved, kept = weight.clone(), torch.full_like(weight, float("nan"))  # buffers are uninitialised before step 1
     wanted, velocity = weight.clone(), torch.zeros_like(weight)
     for step, slope in enumerate(slopes):
         fused_sgd_(
@@ -283,12 +283,12 @@ def _fused_sgd_agrees(dtype: torch.dtype, momentum: float, scaled: bool) -> bool
 
 
 def _try_transforms() -> bool:
-    told: list[bool] = []
+    inside: list[bool] = []
 
     def look(value: Tensor) -> Tensor:
-        told.append(transforms_active())
+        inside.append(transforms_active())
         return value
 
     outside = transforms_active()
     torch.func.vmap(look)(torch.zeros(2, device="cpu"))
-    return (outside, told) == (False, [True])
+    return (outside, inside) == (False, [True])

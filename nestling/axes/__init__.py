@@ -1,4 +1,4 @@
-"""What may be cut: the named axes of a model, found by running it once."""
+"""The named axes of a model, along which it can be cut; found by running it once."""
 
 from nestling.axes.axismap import Axis, AxisMap
 from nestling.axes.trace import trace

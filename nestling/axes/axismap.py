@@ -1,4 +1,4 @@
-"""`AxisMap`: which dims of which tensors belong together, what may be cut, and why the rest may not."""
+"""`AxisMap`: which dims of which tensors belong to one axis, which axes can be cut, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nestling.errors import AxisError, nearest
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis of `size` units; `frozen` says why it cannot be cut and is empty where it can."""
+    """A named axis of `size` units; `frozen` is the reason why it cannot be cut, or "" if it can."""
 
     name: str
     size: int
@@ -31,13 +31,13 @@ class AxisMap:
     Attributes
     ----------
     table
-        Every named axis, free or frozen, in the order in which the model meets them.
+        Every named axis, free or frozen, in the order in which the model uses them.
     dims
-        For every tensor of the model's state, tied ones under each of their names, its dims over those axes.
+        The dims of every tensor of the model's state over those axes; tied tensors under each of their names.
     blocks
-        For every block that can be dropped, the state names that go with it.
+        For every block that can be dropped, the state names that are dropped with it.
     tied
-        For every state name that is another name of a tensor already listed, that first name.
+        For every further name of a tied tensor, its first name.
     """
 
     table: Mapping[str, Axis]
@@ -52,25 +52,25 @@ class AxisMap:
 
     @cached_property
     def frozen(self) -> dict[str, str]:
-        """The named axes that cannot be cut: name → why."""
+        """The named axes that cannot be cut: name → reason."""
         return {axis.name: axis.frozen for axis in self.table.values() if axis.frozen}
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """Free axes that stand outside another free axis in a product, such as heads in (heads dim).
+        """Free axes that are outer factors of another free axis in a product, such as heads in (heads dim).
 
-        A width cut goes inside each of them, so that a smaller model keeps every head and thins them all.
+        A width cut goes inside each of them, so that a smaller model keeps every head and makes all of them narrower.
         """
-        found: set[str] = set()
+        groups: set[str] = set()
         for dims in self.dims.values():
             for dim in dims:
-                seen: list[str] = []
+                outer: list[str] = []
                 for part in factors(dim):
                     names = [leaf.name for leaf in leaves(part) if leaf.name in self.axes]
                     if names:
-                        found.update(name for name in seen if name not in names)
-                        seen += names
-        return frozenset(found)
+                        groups.update(name for name in outer if name not in names)
+                        outer += names
+        return frozenset(groups)
 
     def uses(self, axis: str) -> list[str]:
         """Return the tensors in which `axis` appears.
@@ -84,13 +84,13 @@ class AxisMap:
         return [name for name, dims in self.dims.items() if any(leaf.name == axis for d in dims for leaf in leaves(d))]
 
     def known(self, names: Iterable[str], error: type[Exception] = AxisError) -> None:
-        """Raise `error` in one sentence if any of `names` is not an axis of this map."""
+        """Raise `error` if any of `names` is not an axis of this map."""
         for name in names:
             if name not in self.table:
                 raise error(f"there is no axis {name!r}{nearest(name, self.table)}")
 
     def freeze(self, *patterns: str, why: str = "frozen by hand") -> AxisMap:
-        """Return this map with every axis whose name matches one of `patterns` (as in the shell) frozen.
+        """Return this map with every axis frozen whose name matches one of `patterns` (as in the shell).
 
         >>> import torch, nestling
         >>> axes = nestling.trace(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)), torch.zeros(1, 4))
@@ -108,13 +108,13 @@ class AxisMap:
         return _with(self, table=table)
 
     def declare(self, patterns: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> AxisMap:
-        """Return this map with the dims of some tensors written by hand.
+        """Return this map with the dims of some tensors declared by hand.
 
         `patterns` maps a tensor name, or a shell pattern of names, to its dims, in the grammar of
-        `nestling.axes.dims`. A name that the map does not know yet becomes a new axis; one such name per dim
-        gets its size from the tensor, further ones from `sizes`. Names are the same axis wherever they are
-        used in one call, unless they contain ``*``, which stands for what the ``*`` of the tensor pattern
-        matched. Prove the result with `nestling.check`.
+        `nestling.axes.dims`. An unknown name becomes a new axis; one such name per dim gets its size from the
+        tensor, further ones from `sizes`. A name is the same axis wherever it is used in one call, unless it
+        contains ``*``, which is replaced by what the ``*`` of the tensor pattern matched. Prove the result with
+        `nestling.check`.
 
         >>> import torch, nestling
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2))
@@ -151,7 +151,7 @@ class AxisMap:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> AxisMap:
-        """Read a map from JSON text, which may come from anywhere: it is validated, never executed."""
+        """Read a map from JSON text, which may be untrusted: it is validated, never executed."""
         try:
             data = msgspec.json.decode(text, type=_AxisMapJson)
         except (msgspec.DecodeError, UnicodeError) as problem:

@@ -1,9 +1,8 @@
-"""Blocks that can be dropped: what is left of the model without them still runs on the same stream.
+"""Blocks that can be dropped: the model still runs without them.
 
-A module with a method ``dropped()`` is a block: the method returns what stands in for it when it is dropped (of a
-residual block, its shortcut). A model without any such module gets its blocks by a look at the run: children of a
-`ModuleList` or `Sequential`, at least two of a class, that hold a matrix and hand the tensor they take on to the one
-they return (``x + f(x)``, perhaps normalised), with the very same dims.
+A module with a method ``dropped()`` is a block: the method returns its replacement (of a residual block, its shortcut).
+In a model without any such module, blocks are detected in the run: children of a `ModuleList` or `Sequential`, at least
+two of a class, that hold a matrix and add to their input (``x + f(x)``, perhaps normalised), with the same dims.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from nestling.axes.unify import Node, find, is_frozen
 
-# Operations, beside element-wise ones and views, through which a stream flows on.
+# Operations, beside element-wise ones and views, that pass a residual stream on.
 CARRIERS = frozenset(
     [
         *["clone", "_to_copy", "native_dropout", "native_layer_norm", "rms_norm", "_fused_rms_norm"],
@@ -29,42 +28,42 @@ CARRIERS = frozenset(
 
 
 class Streams:
-    """Follows tensors through additions, norms and the like, but not through matrices."""
+    """Follows tensors through additions, norms and the like, but not through matrix products."""
 
     def __init__(self) -> None:
         self._carried: dict[int, frozenset[object]] = {}
 
     def mark(self, tensor: Tensor, token: object) -> None:
-        """Let `token` flow on from `tensor`."""
+        """Attach `token` to `tensor` and to what is computed from it."""
         self._carried[id(tensor)] = self.reaching(tensor) | {token}
 
     def reaching(self, tensor: Tensor) -> frozenset[object]:
-        """Return the tokens that have flowed into `tensor`."""
+        """Return the tokens attached to `tensor`."""
         return self._carried.get(id(tensor), frozenset())
 
-    def carry(self, given: list[Tensor], made: list[Tensor]) -> None:
-        """Let tokens flow through one operation."""
-        tokens = frozenset[object]().union(*(self.reaching(tensor) for tensor in given))
+    def carry(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Pass the tokens of an operation's inputs on to its outputs."""
+        tokens = frozenset[object]().union(*(self.reaching(tensor) for tensor in inputs))
         if tokens:
-            for tensor in made:
+            for tensor in outputs:
                 self._carried[id(tensor)] = tokens
 
 
 class PassThrough(nn.Module):
-    """Stands in for a dropped block: returns what it is given."""
+    """Replaces a dropped block: the identity."""
 
     def forward(self, x: Tensor, *_args: Any, **_kwargs: Any) -> Tensor:
-        """Return `x`, whatever else the block would have been told."""
+        """Return `x` and ignore the block's other arguments."""
         return x
 
 
 def stand_in(block: nn.Module) -> nn.Module:
-    """Return the module that takes the place of `block` when it is dropped."""
+    """Return the module that replaces `block` when it is dropped."""
     return block.dropped() if _is_block(block) else PassThrough()  # type: ignore[operator]
 
 
 def inside(block: str, others: Iterable[str]) -> bool:
-    """Whether a block is a part of one of the others, and goes where that goes.
+    """Return whether a block is part of one of the others, and is dropped with it.
 
     >>> inside("stage.block2", ["stage", "stage.block2"]), inside("stage2", ["stage"])
     (True, False)
@@ -77,7 +76,7 @@ def _is_block(module: nn.Module) -> bool:
 
 
 class BlockFinder:
-    """Watches a traced run and tells which modules are blocks."""
+    """Watches a traced run and finds the modules that are blocks."""
 
     def __init__(self, model: nn.Module, tracer: Any) -> None:
         self._model = model
@@ -119,7 +118,7 @@ class BlockFinder:
         return look
 
     def blocks(self) -> dict[str, tuple[str, ...]]:
-        """Return the blocks, each with the names of the state that goes when it is dropped."""
+        """Return the blocks, each with the state names that are dropped with it."""
         modules = dict(self._model.named_modules())
         paths = self._paths
         if self._guess:
@@ -135,9 +134,9 @@ class BlockFinder:
             ]
             classes = Counter((path.rpartition(".")[0], type(modules[path])) for path in same)
             paths = [path for path in same if classes[path.rpartition(".")[0], type(modules[path])] > 1]
-            paths = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
-        found = {}
+            paths = [path for path in paths if not inside(path, paths)]
+        blocks = {}
         for path in paths:
-            stays = set(stand_in(modules[path]).state_dict())
-            found[path] = tuple(f"{path}.{name}" for name in modules[path].state_dict() if name not in stays)
-        return found
+            kept = set(stand_in(modules[path]).state_dict())
+            blocks[path] = tuple(f"{path}.{name}" for name in modules[path].state_dict() if name not in kept)
+        return blocks

@@ -1,4 +1,4 @@
-"""Whether the axes of a smaller model are those of the whole one: the test that no size is written into its code."""
+"""Compare the axes of a resized model with those of the whole one, to find sizes that are hard-coded."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nestling.axes.axismap import AxisMap
 from nestling.axes.dims import Dim, Fixed, Leaf, Product, Sum
 from nestling.axes.rules_shape import EMPTY
 
-COUNTED = "how many there are is written in the code"  # why heads and groups are frozen that do not follow a cut
+COUNTED = "how many there are is written in the code"  # the reason of frozen heads and groups that do not follow a cut
 
 
 def difference(axes: AxisMap, sizes: Mapping[str, int], found: AxisMap, coarse: bool = False) -> str:
-    """Say where `found`, traced from a model cut to `sizes`, differs from what `axes` lets expect; '' if nowhere.
+    """Describe where `found`, traced from a model cut to `sizes`, differs from the expected axes; '' if nowhere.
 
-    Names may differ, and so may what is coupled (by chance, two parts come to be of one size, or an axis of one unit
-    no longer couples others); structure may not: the same products and sums, of the sizes that were kept. Where dims
-    were declared by hand, a trace may see less structure: then be `coarse`.
+    Names and couplings may differ (by chance, two parts get the same size, or an axis of one unit no longer couples
+    others); the structure may not: the same products and sums, of the sizes kept. If dims were declared by hand, a
+    trace may see less structure: then use `coarse`.
 
     >>> import torch, nestling
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
@@ -29,7 +29,7 @@ def difference(axes: AxisMap, sizes: Mapping[str, int], found: AxisMap, coarse: 
     if EMPTY in found.frozen.values() and EMPTY not in axes.frozen.values():
         return "a slice that held something is empty"
     for name, dims in axes.dims.items():
-        if name not in found.dims:  # it went with a dropped block
+        if name not in found.dims:  # it was dropped with its block
             continue
         wanted = [_plain(dim, axes, sizes) for dim in dims]
         real = [_plain(dim, found, {}) for dim in found.dims[name]]
@@ -38,15 +38,15 @@ def difference(axes: AxisMap, sizes: Mapping[str, int], found: AxisMap, coarse: 
     return ""
 
 
-def grown(axes: AxisMap, names: Iterable[str]) -> dict[str, int]:
-    """Return a size for each of `names`: its own prime, larger than any size in the model.
+def prime_sizes(axes: AxisMap, names: Iterable[str]) -> dict[str, int]:
+    """Return a different prime for each of `names`, larger than any size in the model.
 
-    A model grown to such sizes and traced again shows every number that is written into its code; shrunk to small
-    sizes, which may happen to fit such numbers, it would not.
+    A model grown to such sizes and traced again reveals every hard-coded number; small sizes could fit such numbers by
+    chance.
 
     >>> import torch, nestling
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-    >>> grown(nestling.trace(net, torch.zeros(1, 4)), ["model.0"])
+    >>> prime_sizes(nestling.trace(net, torch.zeros(1, 4)), ["model.0"])
     {'model.0': 11}
     """
     largest = max((size for dims in axes.dims.values() for size in dims.shape), default=1)
@@ -55,10 +55,10 @@ def grown(axes: AxisMap, names: Iterable[str]) -> dict[str, int]:
 
 
 def _plain(dim: Dim, axes: AxisMap, sizes: Mapping[str, int]) -> Dim:
-    """`dim` in the one form in which structures can be compared: nothing nested, numbers joined, no units of one.
+    """Return `dim` in the canonical form for comparisons: nothing nested, numbers joined, no factors of one.
 
-    What is frozen becomes a leaf without a name, which may lie anywhere beside numbers. (Heads that were frozen only
-    because the code counts them are axes in a map that has not tried them.)
+    Frozen parts become leaves without a name, which are joined with numbers beside them. (Heads that were frozen only
+    because their number is hard-coded are axes in a map for which that was not tried.)
     """
     if isinstance(dim, Fixed):
         return dim
@@ -97,7 +97,7 @@ def _match(wanted: Dim, real: Dim, coarse: bool) -> bool:
 
 
 def _shape(dims: Sequence[Dim]) -> str:
-    """Dims with sizes for names, which may differ."""
+    """Return dims as text with sizes instead of names, which may differ."""
     return " ".join(_sized(dim) for dim in dims)
 
 

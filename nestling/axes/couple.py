@@ -1,8 +1,8 @@
-"""What some modules demand of their sizes beyond what their operations show.
+"""Constraints between the sizes of some modules that their operations do not show.
 
-A recurrent layer has one hidden size for all its layers and directions; torch's attention module needs its inner
-width to equal the width of the stream; attention modules at large have one width of a head for queries, keys and
-values. Their axes are unified accordingly: coupling more is always safe.
+A recurrent layer has one hidden size for all its layers and directions; in torch's attention module the inner width
+equals the width of the stream; in attention modules in general, queries, keys and values have one head width. Their
+axes are unified accordingly: coupling more than necessary is always safe.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nestling.axes.layers import WIDTHS
 from nestling.axes.unify import Clash, Node, find, freeze, unify
 
 
-def couple(model: nn.Module, known: Mapping[str, list[Node]], makers: Sequence[tuple[Node, str]]) -> None:
-    """Unify, in every module of `model` that needs it, the dims that its own code takes for one size.
+def couple(model: nn.Module, known: Mapping[str, list[Node]], producers: Sequence[tuple[Node, str]]) -> None:
+    """Unify, in every module of `model` that needs it, the dims that its code assumes to be equal.
 
-    `makers` are the nodes that parameters give to activations, as the tracer noted them.
+    `producers` are the nodes of activations with the parameters that produce them, as recorded by the tracer.
     """
     heads: dict[tuple[str, Node, int], list[Node]] = defaultdict(list)
-    for node, parameter in makers:
+    for node, parameter in producers:
         owner = ".".join(parameter.split(".")[:-2])  # attention.q.weight → attention
         for outer, inner in _heads(node):
             heads[owner, find(outer), inner.size].append(inner)
@@ -48,13 +48,13 @@ def couple(model: nn.Module, known: Mapping[str, list[Node]], makers: Sequence[t
             _same(same)
         elif any(type(vars(module).get(name)) is int for name in WIDTHS):
             width = next(vars(module)[name] for name in WIDTHS if type(vars(module).get(name)) is int)
-            made = [known.get(f"{at}{child}.weight", [None])[0] for child, _ in module.named_children()]
-            # with a single head there is no product to show that all projections have the width of a head
-            _same([node for node in made if node is not None and node.size == width and find(node).kind is None])
+            outputs = [known.get(f"{at}{child}.weight", [None])[0] for child, _ in module.named_children()]
+            # with a single head, no product shows that all projections have the width of a head
+            _same([node for node in outputs if node is not None and node.size == width and find(node).kind is None])
 
 
 def _heads(node: Node) -> Iterator[tuple[Node, Node]]:
-    """Yield (heads, width of a head) wherever a view has split `node` into these."""
+    """Yield (heads, head width) for every view that has split `node` into these."""
     node = find(node)
     parts = [find(part) for part in node.parts]
     if node.kind == "product":

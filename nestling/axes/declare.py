@@ -1,13 +1,14 @@
-"""`AxisMap.declare`: dims written by hand, on top of what `trace` found.
+"""`AxisMap.declare`: dims declared by hand, in addition to those that `trace` found.
 
-What is declared is unified with what is known, so that a split or a new name reaches every tensor that shares the
-axis. Where the map had frozen an axis and the declaration gives it a name, it can be cut from then on: whoever
-declares knows more than the trace did, and `nestling.check` proves it.
+Declared dims are unified with the known ones, so that a split or a new name applies to every tensor that shares the
+axis. A frozen axis that is given a name can be cut from then on: the user knows more than the trace, and
+`nestling.check` proves it.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace as _with
@@ -42,7 +43,7 @@ def declare(axes: AxisMap, patterns: Mapping[str, str], sizes: Mapping[str, int]
 
 
 def _filled(text: str, pattern: str, name: str) -> str:
-    """Put what the ``*`` of the tensor pattern matched where the dims say ``*``."""
+    """Replace ``*`` in the dims by what the ``*`` of the tensor pattern matched."""
     if "*" not in text:
         return text
     match = re.match(re.escape(pattern).replace(r"\*", "(.*)", 1).replace(r"\*", ".*") + r"\Z", name)
@@ -56,7 +57,7 @@ def _sizes(declared: Mapping[str, Node]) -> dict[str, int]:
 
 
 def _read(text: str, dims: Dims, name: str, sizes: dict[str, int]) -> Dims:
-    """Parse `text` for a tensor of known dims, working out the sizes of names that are new."""
+    """Parse `text` for a tensor of known dims, and compute the sizes of new names."""
     unknown = [word for word in names_in(text) if word not in sizes]
     trial = parse(text, {**sizes, **dict.fromkeys(unknown, 1)})
     if len(trial) != len(dims):
@@ -74,7 +75,7 @@ def _read(text: str, dims: Dims, name: str, sizes: dict[str, int]) -> Dims:
 
 
 def _solve(dim: Dim, word: str, size: int, text: str, name: str) -> int:
-    """The size that `word` must have for `dim` to have `size` units: dims are linear in it, or a plain product."""
+    """Return the size of `word` with which `dim` has `size` units."""
     for guess in range(1, size + 1):
         if _sized(dim, word, guess) == size:
             return guess
@@ -87,14 +88,11 @@ def _sized(dim: Dim, word: str, guess: int) -> int:
     if isinstance(dim, Leaf):
         return guess if dim.name == word else dim.size
     sizes = [_sized(part, word, guess) for part in dim.parts]
-    total = 1 if isinstance(dim, Product) else 0
-    for part in sizes:
-        total = total * part if isinstance(dim, Product) else total + part
-    return total
+    return math.prod(sizes) if isinstance(dim, Product) else sum(sizes)
 
 
 def _node(dim: Dim, new: dict[str, Node], old: Mapping[str, Node], why: str) -> Node:
-    """The node of a dim: its axes are old ones where they exist, else new; its numbers are frozen for `why`."""
+    """Return the node of a dim: its axes are taken from `old`, or else are new; its numbers are frozen for `why`."""
     if isinstance(dim, Fixed):
         return Node(dim.size, why)
     if isinstance(dim, Leaf):
@@ -106,7 +104,7 @@ def _node(dim: Dim, new: dict[str, Node], old: Mapping[str, Node], why: str) -> 
 
 
 def _thaw(node: Node, dim: Dim) -> None:
-    """A frozen axis that is given a name can be cut; one that is given a number is frozen."""
+    """Thaw an axis that is given a name; freeze one that is given a number."""
     if any(True for _ in leaves(dim)):
         for leaf in node_leaves(node):
             if leaf.size > 1:
@@ -129,5 +127,5 @@ def _rebuilt(
                 if leaf not in names:
                     names[leaf] = name if len(parts) == 1 else unique(f"{name}.{place}", taken)
     table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
-    dims = {name: Dims(to_dim(node, names) for node in found) for name, found in known.items()}
+    dims = {name: Dims(to_dim(node, names) for node in tensor) for name, tensor in known.items()}
     return _with(axes, table=table, dims=dims).pruned()

@@ -4,10 +4,10 @@ A dim is one of
 
 - ``Fixed(3)``: a plain number that is never cut (a kernel, an image channel),
 - ``Leaf("conv1", 64)``: a named axis; everything that must be cut together shares its name,
-- ``Product(heads, dim)``: what a view joins or splits, in row-major order,
-- ``Sum(q, k, v)``: what ``cat`` joins or ``split`` parts.
+- ``Product(heads, dim)``: dims that a view joins or splits, in row-major order,
+- ``Sum(q, k, v)``: dims that ``cat`` joins or ``split`` separates.
 
-Written: ``3``, ``conv1``, ``(heads dim)``, ``(q + k + v)``; the dims of a tensor stand side by side, so
+They are written ``3``, ``conv1``, ``(heads dim)``, ``(q + k + v)``; the dims of a tensor are separated by spaces, so
 ``"(3 heads dim) embed"`` is a matrix whose rows are three stacked projections. Parsing and printing are inverse.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from nestling.errors import AxisError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\Z")
-_DEEP = 50  # levels of parentheses; what comes from outside may have any number
+_DEEP = 50  # the maximum depth of parentheses: input may be untrusted
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)|(?P<number>\d{1,12}(?![A-Za-z0-9_]))|(?P<mark>[()+]))")
 
 
@@ -114,7 +114,7 @@ def leaves(dim: Dim) -> Iterator[Leaf]:
 
 
 def factors(dim: Dim) -> Iterator[Dim]:
-    """Yield the factors of `dim`, left to right: nested products flattened, anything else as it is.
+    """Yield the factors of `dim`, left to right, with nested products flattened.
 
     >>> [str(part) for part in factors(Product((Fixed(3), Product((Leaf("h", 4), Leaf("d", 8))))))]
     ['3', 'h', 'd']
@@ -136,7 +136,7 @@ def replace(dim: Dim, leaf: Callable[[Leaf], Dim]) -> Dim:
 
 
 def smaller(dims: Dims, sizes: Mapping[str, int]) -> Dims:
-    """Return `dims` in which the axes named in `sizes` have only so many units.
+    """Return `dims` with the axes named in `sizes` resized.
 
     >>> smaller(Dims([Leaf("out", 8), Fixed(3)]), {"out": 2}).shape
     (2, 3)
@@ -145,7 +145,7 @@ def smaller(dims: Dims, sizes: Mapping[str, int]) -> Dims:
 
 
 def parse(text: str, sizes: Mapping[str, int]) -> Dims:
-    """Read dims in the grammar of this module; `sizes` gives the size of every name that may appear.
+    """Parse dims in the grammar of this module; `sizes` gives the size of every known name.
 
     >>> parse("(3 heads dim) embed", {"heads": 4, "dim": 8, "embed": 32}).shape
     (96, 32)
@@ -156,8 +156,8 @@ def parse(text: str, sizes: Mapping[str, int]) -> Dims:
         raise AxisError(f"the pattern {text[:40]!r}… nests parentheses more than {_DEEP} deep")
     dims, rest = _sequence(tokens, text, sizes)
     if rest:
-        what = "closes a parenthesis that was never opened" if rest[0] == ")" else "has a sum outside of parentheses"
-        raise AxisError(f"the pattern {text!r} {what}")
+        fault = "closes a parenthesis that was never opened" if rest[0] == ")" else "has a sum outside of parentheses"
+        raise AxisError(f"the pattern {text!r} {fault}")
     return Dims(dims)
 
 
@@ -185,7 +185,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _sequence(tokens: list[str], text: str, sizes: Mapping[str, int]) -> tuple[list[Dim], list[str]]:
-    """Read dims until the tokens end or a parenthesis closes; return them and what is left from there."""
+    """Parse dims until the tokens end or a parenthesis closes; return them and the remaining tokens."""
     dims: list[Dim] = []
     while tokens and tokens[0] not in (")", "+"):
         token, tokens = tokens[0], tokens[1:]
@@ -202,7 +202,7 @@ def _sequence(tokens: list[str], text: str, sizes: Mapping[str, int]) -> tuple[l
 
 
 def _group(tokens: list[str], text: str, sizes: Mapping[str, int]) -> tuple[Dim, list[str]]:
-    """Read what stands in parentheses: factors side by side, or segments joined by '+'."""
+    """Parse the content of parentheses: factors side by side, or segments joined by '+'."""
     segments: list[Dim] = []
     while True:
         parts, tokens = _sequence(tokens, text, sizes)

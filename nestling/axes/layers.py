@@ -1,8 +1,8 @@
-"""What a layer writes down about its own sizes, corrected after its tensors were cut.
+"""Correct the attributes in which layers store their sizes, after their tensors were cut.
 
-One small entry per type of layer. Layers of torch are known by class; for the attention modules of other libraries,
-whose code reads numbers such as ``head_dim`` from attributes, those attributes are found by their usual names and
-corrected from the dims of the projections below them.
+There is one small entry per type of layer. Layers of torch are known by class; the attention modules of other
+libraries store numbers such as ``head_dim`` in attributes, which are found by their usual names and corrected from the
+dims of the projections below them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Adjust = Callable[[Any, Mapping[str, Dims], Kept], None]
 
 
 def adjust(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
-    """Correct the sizes that `module` has written down.
+    """Correct the sizes that `module` stores.
 
-    `dims` are the dims of the whole model's tensors below this module, by their names from here; ``kept(dim)`` is
-    how many of its units are left. The module's own tensors have been cut already.
+    `dims` are the dims of the whole model's tensors below this module, by their names relative to it; ``kept(dim)`` is
+    the number of units left. The module's own tensors have already been cut.
     """
     for kind, entry in _ENTRIES.items():
         if isinstance(module, kind):
@@ -39,7 +39,7 @@ def adjust(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
 
 
 def _of(dims: Mapping[str, Dims], name: str) -> Dims:
-    """The dims of a tensor of a module, which a parametrisation may have put elsewhere."""
+    """Return the dims of a tensor of a module, which a parametrisation may have moved."""
     for place in (name, f"parametrizations.{name}.original", f"parametrizations.{name}.original1"):
         if place in dims:
             return dims[place]
@@ -47,7 +47,7 @@ def _of(dims: Mapping[str, Dims], name: str) -> Dims:
 
 
 def _outer(dim: Dim, size: int, kept: Kept) -> int:
-    """What is left of `size` when `dim` is seen as (size, the rest)."""
+    """Return what is left of the outer factor `size` of `dim`."""
     if dim.size == size:
         return kept(dim)
     if size == 1:
@@ -59,7 +59,7 @@ def _outer(dim: Dim, size: int, kept: Kept) -> int:
     for part in factors(dim):
         if whole == size:
             break
-        if whole * part.size > size:  # the border lies inside a part, which therefore cannot be cut
+        if whole * part.size > size:  # the border is inside a part, which therefore cannot be cut
             return left * (size // whole)
         left, whole = left * kept(part), whole * part.size
     return left
@@ -77,7 +77,7 @@ def _conv(layer: nn.modules.conv._ConvNd, dims: Mapping[str, Dims], kept: Kept) 
 
 
 class _PlainInstanceNorm(nn.modules.instancenorm._InstanceNorm):
-    """An instance norm without parameters: it normalises however many channels it is given."""
+    """An instance norm without parameters, for any number of channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.instance_norm(x, eps=self.eps)
@@ -92,7 +92,7 @@ def _batch_norm(layer: Any, _dims: Mapping[str, Dims], _kept: Kept) -> None:
 
 
 class _AnyInstanceNorm(nn.GroupNorm):
-    """A group norm without parameters, each channel a group: it has as many groups as it is given channels."""
+    """A group norm without parameters, each channel a group, for any number of channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.group_norm(x, x.shape[1], None, None, self.eps)
@@ -108,14 +108,14 @@ def _group_norm(layer: nn.GroupNorm, dims: Mapping[str, Dims], kept: Kept) -> No
 
 
 class _AnyLayerNorm(nn.LayerNorm):
-    """A layer norm without parameters: it normalises whatever width it is given."""
+    """A layer norm without parameters, for any width."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-len(self.normalized_shape) :], None, None, self.eps)
 
 
 class _AnyRMSNorm(nn.RMSNorm):
-    """An RMS norm without parameters: it normalises whatever width it is given."""
+    """An RMS norm without parameters, for any width."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-len(self.normalized_shape) :], None, self.eps)
@@ -148,7 +148,7 @@ def _transformer(layer: Any, dims: Mapping[str, Dims], kept: Kept) -> None:
 
 
 def _multihead(layer: nn.MultiheadAttention, dims: Mapping[str, Dims], kept: Kept) -> None:
-    inner = next(found for name, found in dims.items() if name.startswith("out_proj.") and len(found) == 2)
+    inner = next(weight for name, weight in dims.items() if name.startswith("out_proj.") and len(weight) == 2)
     layer.num_heads = _outer(inner[1], layer.num_heads, kept)
     layer.embed_dim = layer.out_proj.weight.shape[0]
     layer.head_dim = layer.embed_dim // layer.num_heads
@@ -177,18 +177,18 @@ _ENTRIES: dict[type, Adjust] = {
     nn.PReLU: _prelu,
 }
 
-# Attributes by which attention modules of other libraries know their sizes.
+# Attributes in which attention modules of other libraries store their sizes.
 _HEADS = ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads", "num_key_value_heads", "num_kv_heads")
 WIDTHS = ("head_dim", "attention_head_size", "key_value_proj_dim", "dim_per_head", "d_kv")
 _INNERS = ("all_head_size", "inner_dim", "split_size", "embed_dim", "hidden_size", "dim")
 
 
 def _attention(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
-    """Correct the numbers of heads, widths of a head and inner widths of an attention module."""
+    """Correct the numbers of heads, head widths and inner widths of an attention module."""
     if not any(name in vars(module) for name in (*_HEADS, *WIDTHS, *_INNERS)):
         return
     near = [dim for name in dims if name.count(".") <= 1 for dim in dims[name]]
-    left: dict[tuple[str, int], int] = {}  # the first answer counts: projections come before what they lead to
+    left: dict[tuple[str, int], int] = {}  # the first entry counts: projections come before what follows them
 
     def note(names: tuple[str, ...], parts: Sequence[Dim]) -> None:
         whole, rest = math.prod(part.size for part in parts), math.prod(kept(part) for part in parts)
@@ -212,12 +212,12 @@ def _attention(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
 
 
 def _products(dims: Sequence[Dim]) -> list[Product]:
-    found: list[Product] = []
+    products: list[Product] = []
     todo: list[Dim] = list(dims)
     while todo:
         dim = todo.pop(0)
         if isinstance(dim, Product):
-            found.append(dim)
+            products.append(dim)
         elif isinstance(dim, Sum):
             todo += dim.parts
-    return found
+    return products

@@ -1,8 +1,7 @@
-"""From unified nodes to an `AxisMap` with names a person can read.
+"""Turn unified nodes into an `AxisMap` with readable names.
 
-An axis is named after the module whose parameter first gives it to an activation: ``layer1.0.conv1``. Parts of a
-product or sum carry a word on top: ``blocks.0.attention.q.heads``. The order is that of the run, so names are the
-same every time.
+An axis is named after the module whose parameter first produces it: ``layer1.0.conv1``. Parts of a product or sum have
+a suffix: ``blocks.0.attention.q.heads``. The order is that of the run, so names are the same every time.
 """
 
 from __future__ import annotations
@@ -17,23 +16,17 @@ from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum
 from nestling.axes.skeleton import tensors
 from nestling.axes.unify import Node, find, leaves
 
-_NUMBERS = frozenset(["kernel", "one"])  # frozen sizes that are mere numbers everywhere
-_FACTORS = _NUMBERS | {
-    "spatial",
-    "repeated",
-    "stacked",
-    "stacked segments",
-    "units are taken by number",
-}  # in a product
+_NUMBERS = frozenset(["kernel", "one"])  # reasons of frozen sizes that are plain numbers everywhere
+_FACTORS = _NUMBERS | {"spatial", "repeated", "stacked", "stacked segments", "units are taken by number"}  # in products
 
 
 def axis_map(
     model: nn.Module,
     known: Mapping[str, list[Node]],
-    makers: Sequence[tuple[Node, str]],
+    producers: Sequence[tuple[Node, str]],
     blocks: Mapping[str, tuple[str, ...]],
 ) -> AxisMap:
-    """Return the map of `model` whose tensors have the nodes `known`; `makers` are (node, parameter) in order."""
+    """Return the map of `model`, given the nodes of its tensors and the (node, parameter) pairs of `producers`."""
     present = {find(leaf) for nodes in known.values() for node in nodes for leaf in leaves(node)}
     names: dict[Node, str] = {}
     taken: set[str] = set()
@@ -48,15 +41,14 @@ def axis_map(
                 alike = all(part is leaf for part in parts)  # the gates of a recurrent layer are one axis
                 names[leaf] = unique(base if alike or not leaf.hint else f"{base}.{leaf.hint}", taken)
 
-    for free in (True, False):  # the better names are for what can be cut
-        for node, parameter in makers:
+    for free in (True, False):  # axes that can be cut get the better names
+        for node, parameter in producers:
             name(node, _module_of(parameter), free)
         for parameter, nodes in known.items():
             for place, node in enumerate(nodes):
                 name(node, _module_of(parameter) + ("" if len(nodes) == 1 else f".{place}"), free)
 
-    order = [*names]  # makers first, as the model runs, then what only the state shows
-    table = {names[leaf]: Axis(names[leaf], leaf.size, leaf.frozen) for leaf in order}
+    table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
     first: dict[int, str] = {}
     tied = {}
     for label, tensor in tensors(model):
@@ -67,7 +59,7 @@ def axis_map(
 
 
 def to_dim(node: Node, names: Mapping[Node, str]) -> Dim:
-    """Return the dim that a node stands for, its leaves named by `names`; a leaf without a name is a number."""
+    """Return the dim of a node, its leaves named by `names`; a leaf without a name is a number."""
     node = find(node)
     if node.kind is None:
         return Leaf(names[node], node.size) if node in names else Fixed(node.size)
@@ -87,7 +79,7 @@ def to_dim(node: Node, names: Mapping[Node, str]) -> Dim:
 
 
 def _module_of(parameter: str) -> str:
-    """The path of the module that owns `parameter`, made fit for the grammar of dims."""
+    """Return the path of the module that owns `parameter`, as a valid axis name."""
     path, _, last = parameter.rpartition(".")
     stem = re.sub(r"_?(weight|bias)(_[ih]h_l\d+(_reverse)?)?$", "", last)
     base = ".".join(part for part in (path, stem) if part) or "model"
@@ -96,7 +88,7 @@ def _module_of(parameter: str) -> str:
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Return `name`, with a number where it is in `taken` already, and take it.
+    """Return `name`, with a number if it is already in `taken`, and add it to `taken`.
 
     >>> unique("conv", {"conv"})
     'conv.2'

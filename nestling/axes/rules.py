@@ -1,9 +1,9 @@
-"""What each tensor operation does to dims: one small rule per family of operations.
+"""The effect of tensor operations on dims: one small rule per family of operations.
 
-A rule takes the tracer, the operation's result and its arguments by name, reads the dims of the tensors that went
-in, unifies what must be cut together and sets the dims of what came out. An operation without a rule is handled by
-the tracer: it freezes everything it touches. A rule that meets a case it cannot follow raises `Clash`, with the
-same effect. The shape-changing operations have their rules in `rules_shape`.
+A rule takes the tracer, the operation's result and its arguments by name, reads the dims of the inputs, unifies those
+that must be cut together and sets the dims of the outputs. An operation without a rule freezes all dims it touches, and
+so does a rule that raises `Clash` for a case it cannot follow. The rules of shape-changing operations are in
+`rules_shape`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from nestling.torch_private import OpOverload
 Args = dict[str, Any]
 
 
-class Dimmed(Protocol):
-    """The tracer, as far as rules need it."""
+class DimTracker(Protocol):
+    """The part of the tracer that rules use."""
 
     def get(self, tensor: Tensor) -> list[Node]:
         """Return the dims of `tensor`."""
 
     def set(self, tensor: Tensor, dims: Sequence[Node]) -> None:
-        """Say what the dims of `tensor` are."""
+        """Set the dims of `tensor`."""
 
-    def made(self, node: Node, by: Tensor, name_it: bool = True) -> None:
-        """Note that the parameter `by` (or a view of it) gives a result its dim `node`, and perhaps its name."""
+    def produces(self, node: Node, by: Tensor, name_it: bool = True) -> None:
+        """Record that the parameter `by` (or a view of it) produces the dim `node`, and optionally names it."""
 
     def freeze_on_use(self, tensor: Tensor, node: Node, why: str) -> None:
-        """Freeze `node` once something is computed from `tensor`, and not if only its shape is looked at."""
+        """Freeze `node` once something is computed from `tensor`, but not if only its shape is read."""
 
 
-Rule = Callable[[Dimmed, Any, Args], None]
+Rule = Callable[[DimTracker, Any, Args], None]
 RULES: dict[str, Rule] = {}
 
 
@@ -69,15 +69,15 @@ def constant(size: int, why: str = "meets a constant of the model's code") -> No
     " bernoulli bernoulli_ uniform_ normal_ zeros_like ones_like full_like empty_like rand_like randn_like"
     " _softmax _log_softmax _safe_softmax contiguous rrelu_with_noise _prelu_kernel native_dropout_backward"
 )
-def pointwise(t: Dimmed, out: Any, args: Args) -> None:
-    """Every element from the elements at the same place: dims that broadcast together are one."""
+def pointwise(t: DimTracker, out: Any, args: Args) -> None:
+    """Every element depends on the elements at the same place: dims that broadcast together are unified."""
     results = tensors_in(out)
     dims = [Node(size) if size == 1 else None for size in results[0].shape]
     for tensor in tensors_in(args):
         offset = len(dims) - tensor.dim()
         for place, node in enumerate(t.get(tensor), start=offset):
             if node.size != 1:
-                t.made(node, tensor, name_it=False)
+                t.produces(node, tensor, name_it=False)
                 old = dims[place]
                 dims[place] = node if old is None else meet(old, node)
     for result in results:
@@ -86,23 +86,23 @@ def pointwise(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("zeros ones full empty rand randn new_zeros new_ones new_full new_empty empty_strided")
-def filled(t: Dimmed, out: Any, _args: Args) -> None:
-    """One value (or noise) everywhere: such a tensor fits any axis, as the start state of a recurrent layer does.
+def filled(t: DimTracker, out: Any, _args: Args) -> None:
+    """One value (or noise) everywhere, such as the initial state of a recurrent layer: it fits any axis.
 
-    Its size is written in the model's code, so a smaller model may fail to run; it cannot run and be wrong.
+    Its size may be hard-coded, so a smaller model may fail to run; but it cannot give wrong results.
     """
     t.set(out, [Node(size) for size in out.shape])
 
 
 @rule("arange linspace eye tril_indices triu_indices scalar_tensor")
-def numbered(t: Dimmed, out: Any, _args: Args) -> None:
-    """Numbers made by the code: a size that is written there."""
+def numbered(t: DimTracker, out: Any, _args: Args) -> None:
+    """Number sequences made by the model's code: their size is a constant."""
     t.set(out, [constant(size) for size in out.shape])
 
 
 @rule("mean sum amax amin prod any all var std var_mean std_mean logsumexp linalg_vector_norm norm aminmax")
-def reduction(t: Dimmed, out: Any, args: Args) -> None:
-    """Dims reduced away, whatever their order: nothing to couple."""
+def reduction(t: DimTracker, out: Any, args: Args) -> None:
+    """Dims are reduced regardless of their order: nothing to couple."""
     x = args.get("self", args.get("input"))
     if x is None:
         raise Clash("a reduction of an unknown form")
@@ -118,8 +118,8 @@ def reduction(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("max min median mode argmax argmin kthvalue")
-def extreme(t: Dimmed, out: Any, args: Args) -> None:
-    """The largest (or such) along a dim, and its number there, by which it may be looked up: that dim stays whole."""
+def extreme(t: DimTracker, out: Any, args: Args) -> None:
+    """The extreme value along a dim, and its index, which may be used for a lookup: the dim is frozen."""
     if "other" in args:
         pointwise(t, out, args)
         return
@@ -133,8 +133,8 @@ def extreme(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("cumsum cumprod logcumsumexp cummax cummin sort argsort topk")
-def ordered(t: Dimmed, out: Any, args: Args) -> None:
-    """What depends on, or makes, an order along a dim: that dim stays whole."""
+def ordered(t: DimTracker, out: Any, args: Args) -> None:
+    """Operations that depend on, or create, an order along a dim: the dim is frozen."""
     nodes = list(t.get(args["self"]))
     dim = args.get("dim", -1) % len(nodes)
     freeze(nodes[dim], "order matters (running sum, sort, …)")
@@ -143,8 +143,8 @@ def ordered(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("glu")
-def gated(t: Dimmed, out: Any, args: Args) -> None:
-    """One half of a dim gates the other: the halves are one."""
+def gated(t: DimTracker, out: Any, args: Args) -> None:
+    """One half of a dim gates the other: the halves are unified."""
     nodes = list(t.get(args["self"]))
     dim = args.get("dim", -1) % len(nodes)
     nodes[dim] = unify(*segment(nodes[dim], [out.shape[dim]] * 2))
@@ -152,19 +152,19 @@ def gated(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("mm bmm matmul")
-def matmul(t: Dimmed, out: Any, args: Args) -> None:
-    """Rows of the first, columns of the second; what is summed over is one dim."""
+def matmul(t: DimTracker, out: Any, args: Args) -> None:
+    """Rows of the first, columns of the second; the dims summed over are unified."""
     x, y = args["self"], args["mat2"] if "mat2" in args else args["other"]
     a, b = t.get(x), t.get(y)
     unify(a[-1], b[-2])
     batch = [meet(p, q) for p, q in zip(a[:-2], b[:-2], strict=True)]
-    t.made(a[-2], x, name_it=False)
-    t.made(b[-1], y)
+    t.produces(a[-2], x, name_it=False)
+    t.produces(b[-1], y)
     t.set(out, [*batch, a[-2], b[-1]])
 
 
 @rule("addmm baddbmm addbmm")
-def added_matmul(t: Dimmed, out: Any, args: Args) -> None:
+def added_matmul(t: DimTracker, out: Any, args: Args) -> None:
     """A matrix product with a bias that broadcasts onto it."""
     names = ("mat1", "mat2") if "mat1" in args else ("batch1", "batch2")
     matmul(t, out, {"self": args[names[0]], "mat2": args[names[1]]})
@@ -172,7 +172,7 @@ def added_matmul(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("mv")
-def matrix_vector(t: Dimmed, out: Any, args: Args) -> None:
+def matrix_vector(t: DimTracker, out: Any, args: Args) -> None:
     """A matrix times a vector."""
     a, b = t.get(args["self"]), t.get(args["vec"])
     unify(a[1], b[0])
@@ -180,34 +180,34 @@ def matrix_vector(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("dot vdot")
-def dot(t: Dimmed, out: Any, args: Args) -> None:
+def dot(t: DimTracker, out: Any, args: Args) -> None:
     """Two vectors summed over their one dim."""
     unify(t.get(args["self"])[0], t.get(args["tensor"] if "tensor" in args else args["other"])[0])
     t.set(out, [])
 
 
 @rule("linear")
-def linear(t: Dimmed, out: Any, args: Args) -> None:
-    """An affine layer where a backend does not take it apart."""
+def linear(t: DimTracker, out: Any, args: Args) -> None:
+    """An affine layer on backends that do not decompose it."""
     a, w = t.get(args["input"]), t.get(args["weight"])
     unify(a[-1], w[1])
     if args.get("bias") is not None:
         unify(w[0], t.get(args["bias"])[0])
-    t.made(w[0], args["weight"])
+    t.produces(w[0], args["weight"])
     t.set(out, [*a[:-1], w[0]])
 
 
 @rule("embedding")
-def embedding(t: Dimmed, out: Any, args: Args) -> None:
-    """Rows picked by number: the vocabulary stays whole, the columns are an axis."""
+def embedding(t: DimTracker, out: Any, args: Args) -> None:
+    """Rows are looked up by number: the vocabulary is frozen, the columns are an axis."""
     rows, columns = t.get(args["weight"])
     freeze(rows, "vocabulary: rows are looked up by number")
-    t.made(columns, args["weight"])
+    t.produces(columns, args["weight"])
     t.set(out, [*t.get(args["indices"]), columns])
 
 
 @rule("convolution _convolution")
-def convolution(t: Dimmed, out: Any, args: Args) -> None:
+def convolution(t: DimTracker, out: Any, args: Args) -> None:
     """Channels in and out; with groups, both are (groups, channels of a group)."""
     x, weight, bias, groups = args["input"], args["weight"], args["bias"], args["groups"]
     a, w = t.get(x), t.get(weight)
@@ -216,19 +216,19 @@ def convolution(t: Dimmed, out: Any, args: Args) -> None:
     channels = a[1]
     if args["transposed"]:  # weight: (in, out / groups, kernel)
         unify(channels, w[0])
-        made = w[1] if groups == 1 else product([_grouped(channels, groups)[0], w[1]])
+        output = w[1] if groups == 1 else product([_grouped(channels, groups)[0], w[1]])
     elif groups == 1:  # weight: (out, in, kernel)
         unify(channels, w[1])
-        made = w[0]
+        output = w[0]
     else:  # weight: (out, in / groups, kernel)
         outer, inner = _grouped(channels, groups)
         unify(inner, w[1])
-        made = w[0]
-        unify(_grouped(made, groups)[0], outer)
+        output = w[0]
+        unify(_grouped(output, groups)[0], outer)
     if bias is not None:
-        made = unify(made, t.get(bias)[0])
-    t.made(made, weight)
-    t.set(out, [a[0], made, *(constant(size, "spatial") for size in out.shape[2:])])
+        output = unify(output, t.get(bias)[0])
+    t.produces(output, weight)
+    t.set(out, [a[0], output, *(constant(size, "spatial") for size in out.shape[2:])])
 
 
 def _grouped(node: Node, groups: int) -> tuple[Node, Node]:
@@ -239,7 +239,7 @@ def _grouped(node: Node, groups: int) -> tuple[Node, Node]:
     "native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm"
     " _native_batch_norm_legit_no_training _batch_norm_no_update _batch_norm_with_update miopen_batch_norm"
 )
-def batch_norm(t: Dimmed, out: Any, args: Args) -> None:
+def batch_norm(t: DimTracker, out: Any, args: Args) -> None:
     """One scale, shift, mean and variance per channel."""
     x = args["input"]
     nodes = list(t.get(x))
@@ -252,7 +252,7 @@ def batch_norm(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("native_layer_norm layer_norm rms_norm _fused_rms_norm")
-def layer_norm(t: Dimmed, out: Any, args: Args) -> None:
+def layer_norm(t: DimTracker, out: Any, args: Args) -> None:
     """Statistics over the last dims, whose order does not matter."""
     nodes = list(t.get(args["input"]))
     for name in ("weight", "bias"):
@@ -264,7 +264,7 @@ def layer_norm(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("native_group_norm")
-def group_norm(t: Dimmed, out: Any, args: Args) -> None:
+def group_norm(t: DimTracker, out: Any, args: Args) -> None:
     """Statistics within each group of channels: channels are (groups, channels of a group)."""
     x, groups = args["input"], args["group"]
     nodes = list(t.get(x))
@@ -281,8 +281,8 @@ def group_norm(t: Dimmed, out: Any, args: Args) -> None:
     " _scaled_dot_product_efficient_attention _scaled_dot_product_attention_math _scaled_dot_product_cudnn_attention"
     " _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps"
 )
-def attention(t: Dimmed, out: Any, args: Args) -> None:
-    """Queries and keys share their width, values give the result's; batch and heads go through."""
+def attention(t: DimTracker, out: Any, args: Args) -> None:
+    """Queries and keys share their width, the result has that of the values; batch and heads pass through."""
     q, k, v = (t.get(args[name]) for name in ("query", "key", "value"))
     unify(q[-1], k[-1])
     unify(k[-2], v[-2])
@@ -304,5 +304,5 @@ def attention(t: Dimmed, out: Any, args: Args) -> None:
 
 
 def is_pointwise(op: OpOverload) -> bool:
-    """Whether PyTorch itself says that this operation works element by element."""
+    """Return whether PyTorch tags this operation as element-wise."""
     return torch.Tag.pointwise in op.tags

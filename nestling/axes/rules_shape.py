@@ -1,4 +1,4 @@
-"""Rules for operations that move, join, split or pick dims without computing with them."""
+"""Rules for operations that move, join, split or select dims without computing."""
 
 from __future__ import annotations
 
@@ -6,44 +6,24 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from nestling.axes.rules import Args, Dimmed, constant, meet, rule
+from nestling.axes.rules import Args, DimTracker, constant, meet, rule
 from nestling.axes.shapes import tensors_in
 from nestling.axes.unify import Clash, Node, concat, factor, freeze, is_frozen, product, segment
 
-EMPTY = "sliced to nothing"  # in a smaller model, a sign that the border is written in the code
+EMPTY = "sliced to nothing"  # in a smaller model, a sign that the border is hard-coded
 
-# Operations that only look at a tensor in another way: a dim that goes through these alone was never used.
-LOOKS = frozenset(
+# Operations that return a view: a dim that only passes through these is not used.
+VIEWS = frozenset(
     [
-        "t",
-        "transpose",
-        "permute",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "_reshape_alias",
-        "alias",
-        "detach",
-        "slice",
-        "select",
-        "split",
-        "split_with_sizes",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
-        "chunk",
-        "unsafe_chunk",
-        "unbind",
-        "narrow",
-        "as_strided",
+        *["t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "view", "_unsafe_view", "reshape"],
+        *["_reshape_alias", "alias", "detach", "slice", "select", "narrow", "as_strided", "unbind"],
+        *["split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk"],
     ]
 )
 
 
 @rule("t transpose permute")
-def permute(t: Dimmed, out: Any, args: Args) -> None:
+def permute(t: DimTracker, out: Any, args: Args) -> None:
     """Dims change places."""
     nodes = list(t.get(args["self"]))
     if "dims" in args:
@@ -57,7 +37,7 @@ def permute(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("unsqueeze")
-def unsqueeze(t: Dimmed, out: Any, args: Args) -> None:
+def unsqueeze(t: DimTracker, out: Any, args: Args) -> None:
     """A dim of one appears."""
     nodes = list(t.get(args["self"]))
     nodes.insert(args["dim"] % out.dim(), Node(1))
@@ -65,7 +45,7 @@ def unsqueeze(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("squeeze")
-def squeeze(t: Dimmed, out: Any, args: Args) -> None:
+def squeeze(t: DimTracker, out: Any, args: Args) -> None:
     """Dims of one disappear."""
     x = args["self"]
     dim = args.get("dim")
@@ -75,8 +55,8 @@ def squeeze(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("expand")
-def expand(t: Dimmed, out: Any, args: Args) -> None:
-    """A dim of one repeated: the number of times is written in the code, so it is a constant."""
+def expand(t: DimTracker, out: Any, args: Args) -> None:
+    """A dim of one is repeated: the number of copies is hard-coded, so it is a constant."""
     nodes = t.get(args["self"])
     offset = out.dim() - len(nodes)
     t.set(
@@ -89,8 +69,8 @@ def expand(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("repeat tile")
-def repeat(t: Dimmed, out: Any, args: Args) -> None:
-    """Copies one after the other: the number of copies is the outer factor."""
+def repeat(t: DimTracker, out: Any, args: Args) -> None:
+    """Concatenated copies: the number of copies is the outer factor."""
     nodes = t.get(args["self"])
     times = args["repeats"] if "repeats" in args else args["dims"]
     nodes = [Node(1)] * (len(times) - len(nodes)) + list(nodes)
@@ -98,13 +78,13 @@ def repeat(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("view _unsafe_view reshape _reshape_alias")
-def view(t: Dimmed, out: Any, args: Args) -> None:
+def view(t: DimTracker, out: Any, args: Args) -> None:
     """Dims joined and split in row-major order."""
     t.set(out, reshape(t.get(args["self"]), out.shape))
 
 
 def reshape(nodes: Sequence[Node], sizes: Sequence[int]) -> list[Node]:
-    """Return `nodes` seen in the shape `sizes`: factors joined into products, products taken apart."""
+    """Return `nodes` reshaped to `sizes`: factors joined into products, products split."""
     if 0 in sizes:
         raise Clash("a view of an empty tensor")
     left = deque(node for node in nodes if node.size != 1)
@@ -126,8 +106,8 @@ def reshape(nodes: Sequence[Node], sizes: Sequence[int]) -> list[Node]:
 
 
 @rule("cat")
-def cat(t: Dimmed, out: Any, args: Args) -> None:
-    """Segments one after the other; the other dims are shared."""
+def cat(t: DimTracker, out: Any, args: Args) -> None:
+    """One dim is a sum of segments; the other dims are unified."""
     parts = [x for x in args["tensors"] if x.dim() == out.dim()]
     dim = args.get("dim", 0) % out.dim()
     dims = [list(t.get(x)) for x in parts]
@@ -139,8 +119,8 @@ def cat(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("stack")
-def stack(t: Dimmed, out: Any, args: Args) -> None:
-    """A new dim that counts the tensors."""
+def stack(t: DimTracker, out: Any, args: Args) -> None:
+    """A new dim, the number of tensors."""
     dims = [t.get(x) for x in args["tensors"]]
     nodes = list(dims[0])
     for other in dims[1:]:
@@ -150,7 +130,7 @@ def stack(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk split_copy")
-def split(t: Dimmed, out: Any, args: Args) -> None:
+def split(t: DimTracker, out: Any, args: Args) -> None:
     """One dim in consecutive segments."""
     nodes = list(t.get(args["self"]))
     dim = args.get("dim", 0) % len(nodes)
@@ -159,7 +139,7 @@ def split(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("slice")
-def slice_(t: Dimmed, out: Any, args: Args) -> None:
+def slice_(t: DimTracker, out: Any, args: Args) -> None:
     """One segment of a dim."""
     x = args["self"]
     nodes = list(t.get(x))
@@ -181,8 +161,8 @@ def slice_(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("select unbind")
-def select(t: Dimmed, out: Any, args: Args) -> None:
-    """Single units taken by number: that dim stays whole."""
+def select(t: DimTracker, out: Any, args: Args) -> None:
+    """Single units are selected by number: the dim is frozen."""
     nodes = list(t.get(args["self"]))
     taken = nodes.pop(args.get("dim", 0) % len(nodes))
     for result in tensors_in(out):
@@ -191,8 +171,8 @@ def select(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("roll flip")
-def moved(t: Dimmed, out: Any, args: Args) -> None:
-    """Units change places along some dims, so those stay whole."""
+def moved(t: DimTracker, out: Any, args: Args) -> None:
+    """Units change places along some dims, which are frozen."""
     nodes = t.get(args["self"])
     for k in args["dims"] or range(len(nodes)):
         freeze(nodes[k], "order matters (roll or flip)")
@@ -200,8 +180,8 @@ def moved(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("constant_pad_nd")
-def pad(t: Dimmed, out: Any, args: Args) -> None:
-    """Padded dims stay whole: how much is padded is written in the code."""
+def pad(t: DimTracker, out: Any, args: Args) -> None:
+    """Padded dims are frozen: the amount of padding is hard-coded."""
     nodes = list(t.get(args["self"]))
     for k, size in enumerate(out.shape):
         if nodes[k].size != size:
@@ -211,15 +191,15 @@ def pad(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("index index_select gather take_along_dim")
-def index(t: Dimmed, out: Any, args: Args) -> None:
-    """Units picked by a table of numbers: those dims stay whole, dims beside them go through."""
+def index(t: DimTracker, out: Any, args: Args) -> None:
+    """Units are selected by an index tensor: those dims are frozen, the others pass through."""
     x = args["self"]
     nodes = list(t.get(x))
     if "indices" in args:
         picked = [k for k, table in enumerate(args["indices"]) if table is not None]
     elif args["index"].dim() == 1 and "sparse_grad" not in args:
         picked = [args["dim"] % x.dim()]
-    else:  # gather: the index has a value for every place, so every dim is tied to it
+    else:  # gather: the index has a value for every element, so every dim is tied to it
         picked = list(range(x.dim()))
     for k in picked:
         freeze(nodes[k], "picked by number")
@@ -234,7 +214,7 @@ def index(t: Dimmed, out: Any, args: Args) -> None:
 
 
 @rule("pixel_shuffle")
-def pixel_shuffle(t: Dimmed, out: Any, args: Args) -> None:
+def pixel_shuffle(t: DimTracker, out: Any, args: Args) -> None:
     """Channels (channels, r, r) become channels of an image r times as large."""
     *front, channels, _, _ = t.get(args["self"])
     outer, inner = factor(channels, out.shape[-3], ("pixels", "shuffle"))
@@ -243,7 +223,7 @@ def pixel_shuffle(t: Dimmed, out: Any, args: Args) -> None:
 
 
 def _pool(spatial: int) -> Any:
-    def pool(t: Dimmed, out: Any, args: Args) -> None:
+    def pool(t: DimTracker, out: Any, args: Args) -> None:
         nodes = t.get(args["self"] if "self" in args else args["input"])
         for node in nodes[-spatial:]:
             freeze(node, "spatial")

@@ -1,7 +1,7 @@
-"""Run a model on shapes alone: its parameters have no values, and what is computed from them has none either.
+"""Run a model on shapes alone: its parameters, and everything computed from them, have no values.
 
-The example, and positions and masks that the model's code makes, keep their values until they meet a tensor
-without; so code that asks about them ("is anything masked?") gets its answer.
+The example, and positions and masks that the model's code creates, keep their values until they are combined with a
+tensor without; so code that depends on them ("is anything masked?") works.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from nestling.torch_private import TorchDispatchMode, tree_map_only
 
 T = TypeVar("T")
 
-_TELLING = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices", "_to_copy"])
-_SMALL = 1 << 22  # values; larger tensors that the code makes stay without values
+_CONSTRUCTORS = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices", "_to_copy"])
+_SMALL = 1 << 22  # larger tensors that the code creates stay without values
 
 
 class ShapeMode(TorchDispatchMode):
-    """While on, operations that meet a tensor without values (on the meta device) give one without values."""
+    """Inside this mode, operations on a tensor without values (on the meta device) return one without values."""
 
     def __init__(self) -> None:
         super().__init__()
         self._twins: dict[int, tuple[Tensor, Tensor]] = {}
-        self.addresses: set[int] = set()  # of the storages of what stands for tensors with values
+        self.addresses: set[int] = set()  # of the storages of twins
 
     def twin(self, real: Tensor) -> Tensor:
-        """Return the tensor without values that stands for `real`."""
+        """Return the tensor without values that replaces `real`."""
         if id(real) not in self._twins:
             twin = torch.empty_like(real, device="meta")
             self._twins[id(real)] = twin, real  # `real` is kept, so that its id stays its own
@@ -38,7 +38,7 @@ class ShapeMode(TorchDispatchMode):
         return self._twins[id(real)][0]
 
     def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Look at an operation that was just run; for subclasses."""
+        """Handle an operation that was just run; for subclasses."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -51,7 +51,7 @@ class ShapeMode(TorchDispatchMode):
                 Tensor, lambda given: given if given.is_meta else self.twin(given), (args, kwargs)
             )
         out = func(*args, **kwargs)
-        if valued and func.overloadpacket.__name__ in _TELLING and out.is_meta and out.numel() <= _SMALL:
+        if valued and func.overloadpacket.__name__ in _CONSTRUCTORS and out.is_meta and out.numel() <= _SMALL:
             kwargs = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
             out = func(*args, **kwargs)
         self.seen(func, args, kwargs, out)
@@ -61,7 +61,7 @@ class ShapeMode(TorchDispatchMode):
 def on_shapes(run: Callable[[tuple[Any, ...], dict[str, Any]], T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     """Return ``run(args, kwargs)``; if that fails, the same with all tensors on the meta device.
 
-    A few layers of torch insist on one device for all they are given. Where both fail, the first error counts.
+    A few layers of torch require one device for all inputs. If both fail, the first error is raised.
     """
     try:
         return run(args, kwargs)
@@ -88,7 +88,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def outputs_of(result: Any) -> list[Tensor]:
-    """Return the tensors in what a model returns; of a result with logits, the logits alone.
+    """Return the tensors in a model's result; if it has logits, only those.
 
     >>> len(outputs_of({"scores": torch.zeros(1), "more": [torch.zeros(2), None]}))
     2

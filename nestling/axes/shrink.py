@@ -1,4 +1,4 @@
-"""The same module with smaller layers: its tensors replaced, dropped blocks gone, written-down sizes corrected."""
+"""Build the same module with smaller layers: replace its tensors, drop blocks, correct stored sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nestling.axes.skeleton import copy_with, tensors
 
 
 def kept_of(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """Return how many units of `dim` are left when the axes in `sizes` have these many.
+    """Return how many units of `dim` are left when the axes in `sizes` are resized.
 
     >>> kept_of(Product((Leaf("heads", 4), Leaf("dim", 8))), {"dim": 2})
     8
@@ -36,9 +36,9 @@ def shrunk(
     blocks: Collection[str] | None = None,
     swap: Callable[[str, Tensor], Tensor] | None = None,
 ) -> nn.Module:
-    """Return a copy of `model` in which the axes in `sizes` have only so many units, and only `blocks` are left.
+    """Return a copy of `model` with the axes in `sizes` resized, and with only the blocks in `blocks`.
 
-    The copy's tensors are ``swap(name, old)``, which must have the right shapes; by default they have no values.
+    Its tensors are ``swap(name, old)``, which must have the right shapes; by default they have no values.
     """
 
     def empty(name: str, old: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A copy of a module in which every registered tensor is replaced, and nothing else changes."""
+"""Copy a module and replace its parameters and buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nestling.errors import BuildError, first_line
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter and buffer with its name, tied ones under each of their names.
+    """Yield every parameter and buffer with its name; tied ones under each of their names.
 
     >>> [name for name, _ in tensors(nn.BatchNorm1d(3))]
     ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
@@ -44,5 +44,5 @@ def copy_with(model: nn.Module, swap: Callable[[str, Tensor], Tensor]) -> nn.Mod
         ) from problem
     for module in twin.modules():
         if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()  # it caches its weights in a list of its own
+            module._init_flat_weights()  # it also keeps its weights in a list
     return twin

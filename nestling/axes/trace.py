@@ -1,7 +1,7 @@
 """`trace`: find the axes of any `nn.Module` by running it once on tensors that have shapes but no values.
 
-Every operation the model performs passes through `Tracer`, which applies the rules of `rules` and `rules_shape`.
-What they unify becomes one axis; what no rule knows is frozen, with the reason.
+Every operation of the model passes through `Tracer`, which applies the rules of `rules` and `rules_shape`. Dims that
+they unify become one axis; operations without a rule freeze their dims, with the reason.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from nestling.axes.axismap import AxisMap
 from nestling.axes.blocks import CARRIERS, BlockFinder, Streams
-from nestling.axes.compare import COUNTED, difference, grown
+from nestling.axes.compare import COUNTED, difference, prime_sizes
 from nestling.axes.couple import couple
 from nestling.axes.naming import axis_map
 from nestling.axes.rules import RULES, Args, constant, is_pointwise, pointwise
-from nestling.axes.rules_shape import LOOKS
+from nestling.axes.rules_shape import VIEWS
 from nestling.axes.shapes import ShapeMode, on_shapes, outputs_of, tensors_in
 from nestling.axes.shrink import shrunk
 from nestling.axes.skeleton import copy_with, tensors
@@ -30,17 +30,17 @@ from nestling.draws import drawing
 from nestling.errors import NestlingError, TraceError, first_line
 from nestling.torch_private import tree_leaves
 
-_FEW = 12  # groups that are tried one by one when not all of them follow
+_FEW = 12  # up to so many groups are tried one by one
 _FAST_ATTENTION = threading.RLock()
 
 
 def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
-    """Find what can be cut in `model` by running it once on `example`.
+    """Return the axes along which `model` can be cut, found by running it once on `example`.
 
-    The model runs in the mode (train or eval) that it is in, or in eval mode where it cannot train on the example
-    (batch norm on a single sample), on a copy without values: a model of billions of parameters takes seconds and
-    no memory, and `model` itself is not touched. The example's batch size does not
-    matter. What the model returns is frozen: of a result with a ``logits`` field, the logits alone.
+    A copy without values is run in the model's mode (train or eval), or in eval mode if it cannot train on the example
+    (batch norm on a single sample): a model of billions of parameters takes seconds and no memory, and `model` itself
+    is not changed. The example's batch size does not matter. The model's outputs are frozen: of a result with a
+    ``logits`` field, only the logits.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     >>> axes = trace(net, torch.zeros(2, 3, 8, 8))
@@ -52,7 +52,7 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     _usable(model)
     axes = find_axes(model, example, kwexample)
     if axes.groups:
-        axes = _tried(model, axes, example, kwexample)
+        axes = _freeze_counted_groups(model, axes, example, kwexample)
     if not axes.axes:
         ends = ("output of the model", "input of the model")
         why = next((reason for reason in axes.frozen.values() if reason not in ends), "")
@@ -63,15 +63,17 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     return axes
 
 
-def _tried(model: nn.Module, axes: AxisMap, example: tuple[Any, ...], kwexample: dict[str, Any]) -> AxisMap:
-    """Change the number of heads and groups, and see whether the model's code follows; else they stay as they are.
+def _freeze_counted_groups(
+    model: nn.Module, axes: AxisMap, example: tuple[Any, ...], kwexample: dict[str, Any]
+) -> AxisMap:
+    """Freeze the groups (heads) whose number is hard-coded, found by changing it and tracing again.
 
-    Four heads of width 2 and two of width 4 have tensors of one shape, so nothing else would tell.
+    Four heads of width 2 and two of width 4 have tensors of the same shape, so nothing else would show it.
     """
     groups = sorted(axes.groups)
 
     def follows(names: list[str]) -> bool:
-        sizes = grown(axes, names)
+        sizes = prime_sizes(axes, names)
         try:
             return not difference(axes, sizes, find_axes(shrunk(model, axes, sizes), example, kwexample))
         except NestlingError:
@@ -84,22 +86,22 @@ def _tried(model: nn.Module, axes: AxisMap, example: tuple[Any, ...], kwexample:
 
 
 def find_axes(model: nn.Module, example: tuple[Any, ...], kwexample: dict[str, Any]) -> AxisMap:
-    """Run `model` once and return its axes, whether or not there are any to cut; groups are taken on trust."""
+    """Run `model` once and return its axes, even if none can be cut; groups are not verified."""
     try:
         twin, tracer, known, blocks = _traced(model, example, kwexample)
     except NestlingError:
         raise
     except Exception as problem:
         raise TraceError(f"{type(model).__name__} could not be run on the example: {first_line(problem)}") from problem
-    couple(twin, known, tracer.makers)
+    couple(twin, known, tracer.producers)
     for nodes in known.values():
         for node in nodes:
             for leaf in leaves(node):
                 if not leaf.used:
                     freeze(leaf, "never used by the forward pass")
-                elif not leaf.made:
+                elif not leaf.produced:
                     freeze(leaf, "its size is written in the model's code")
-    return axis_map(twin, known, tracer.makers, blocks)
+    return axis_map(twin, known, tracer.producers, blocks)
 
 
 _Traced = tuple[nn.Module, "Tracer", dict[str, list[Node]], dict[str, tuple[str, ...]]]
@@ -140,7 +142,7 @@ def _run(model: nn.Module, training: bool, example: tuple[Any, ...], kwexample: 
 
 @contextmanager
 def _without_fast_attention() -> Iterator[None]:
-    """Switch off attention's fused kernels, which would hide what it is made of; the switch is the whole process's."""
+    """Switch off attention's fused kernels, which would hide its operations; the switch is global to the process."""
     with _FAST_ATTENTION:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -161,7 +163,7 @@ def _usable(model: nn.Module) -> None:
 
 
 def _register(tracer: Tracer, twin: nn.Module) -> dict[str, list[Node]]:
-    """Give every tensor of the model its dims: free for parameters and saved buffers, frozen for the rest."""
+    """Set the dims of every tensor of the model: free for parameters and saved buffers, frozen for the rest."""
     saved = set(twin.state_dict(keep_vars=True))
     known: dict[str, list[Node]] = {}
     for name, tensor in tensors(twin):
@@ -182,48 +184,48 @@ def _register(tracer: Tracer, twin: nn.Module) -> dict[str, list[Node]]:
 
 
 class Tracer(ShapeMode):
-    """Carries the dims of every tensor through every operation."""
+    """Tracks the dims of every tensor through every operation."""
 
     def __init__(self) -> None:
         super().__init__()
         self._dims: dict[int, list[Node]] = {}
-        self._alive: list[Tensor] = []  # an id is only good as long as its tensor lives
+        self._alive: list[Tensor] = []  # an id is only valid as long as its tensor exists
         self.registered: dict[int, str] = {}
-        self.makers: list[tuple[Node, str]] = []
+        self.producers: list[tuple[Node, str]] = []
         self.streams = Streams()
         self._pending: dict[int, list[tuple[Node, str]]] = {}
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether the dims of `tensor` were set."""
+        """Return whether the dims of `tensor` were set."""
         return id(tensor) in self._dims
 
     def _fits(self, tensor: Tensor) -> bool:
         return self.has(tensor) and [node.size for node in self._dims[id(tensor)]] == list(tensor.shape)
 
     def get(self, tensor: Tensor) -> list[Node]:
-        """Return the dims of `tensor`; one that was never seen is a constant of the model's code."""
+        """Return the dims of `tensor`; an unknown tensor is a constant of the model's code."""
         if id(tensor) not in self._dims:
             self.set(tensor, [constant(size) for size in tensor.shape])
         return [find(node) for node in self._dims[id(tensor)]]
 
     def set(self, tensor: Tensor, dims: Sequence[Node]) -> None:
-        """Say what the dims of `tensor` are."""
+        """Set the dims of `tensor`."""
         if [node.size for node in dims] != list(tensor.shape):
             raise Clash(f"a rule gave dims {[node.size for node in dims]} to a shape {list(tensor.shape)}")
         self._dims[id(tensor)] = list(dims)
         self._alive.append(tensor)
 
-    def made(self, node: Node, by: Tensor, name_it: bool = True) -> None:
-        """Note that a parameter (or a view of one) gives a result its dim; axes are named after these."""
+    def produces(self, node: Node, by: Tensor, name_it: bool = True) -> None:
+        """Record that a parameter (or a view of one) produces a dim; axes are named after these parameters."""
         name = self.registered.get(id(by))
         if name is not None:
             if name_it:
-                self.makers.append((node, name))
+                self.producers.append((node, name))
             for leaf in leaves(node):
-                leaf.made = True
+                leaf.produced = True
 
     def twin(self, real: Tensor) -> Tensor:
-        """Return the tensor without values that stands for `real`, with its dims."""
+        """Return the tensor without values that replaces `real`, with its dims."""
         twin = super().twin(real)
         if not self.has(twin):
             self.set(twin, self.get(real))
@@ -236,13 +238,13 @@ class Tracer(ShapeMode):
             freeze(node, why)
 
     def finish(self, output: Tensor) -> None:
-        """Freeze what the model returns."""
+        """Freeze the dims of an output of the model."""
         self._use(output)
         for node in self.get(output):
             freeze(node, "output of the model")
 
     def freeze_on_use(self, tensor: Tensor, node: Node, why: str) -> None:
-        """Freeze `node` once something is computed from `tensor`, and not if only its shape is looked at."""
+        """Freeze `node` once something is computed from `tensor`, but not if only its shape is read."""
         self._pending.setdefault(id(tensor), []).append((node, why))
 
     def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -250,14 +252,14 @@ class Tracer(ShapeMode):
         name = func.overloadpacket.__name__
         given = tensors_in([args, kwargs])
         if not tensors_in(out):
-            if func._schema.is_mutable:  # it writes into what it is given, and does not say how
+            if func._schema.is_mutable:  # it writes to its inputs in an unknown way
                 for tensor in given:
                     for node in self.get(tensor):
                         freeze(node, f"no rule for {func.overloadpacket}")
             return
-        if name in LOOKS or name in CARRIERS or is_pointwise(func):
+        if name in VIEWS or name in CARRIERS or is_pointwise(func):
             self.streams.carry(given, tensors_in(out))
-        if name in LOOKS:
+        if name in VIEWS:
             for view in tensors_in(out):
                 if id(given[0]) in self.registered:
                     self.registered[id(view)] = self.registered[id(given[0])]
@@ -281,7 +283,7 @@ class Tracer(ShapeMode):
 
 
 def _named(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Args:
-    """The arguments of an operation under the names its schema gives them, defaults included."""
+    """Return the arguments of an operation by their names in its schema, including defaults."""
     named = {}
     for place, argument in enumerate(func._schema.arguments):
         if place < len(args):

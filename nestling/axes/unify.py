@@ -1,8 +1,8 @@
 """Union-find over dims while a model runs: which dims are the same, and how they split and join.
 
-A `Node` stands for one dim of some tensor. Two dims that meet in an operation are *unified*: from then on they
-are one. A view factors a node into an outer and an inner one (a product), a slice segments it (a sum), and
-whatever an operation does to a dim that cutting could not follow freezes it, with the reason.
+A `Node` represents one dim of some tensor. An operation *unifies* dims that must be equal: from then on they are one.
+A view factors a node into an outer and an inner one (a product), a slice segments it (a sum), and an operation that
+cutting could not follow freezes it, with the reason.
 
 Coupling too much is always safe (the two dims are cut alike); coupling too little never is.
 """
@@ -18,18 +18,18 @@ Kind = Literal["product", "sum"]
 
 
 class Clash(Exception):
-    """Two dims meet in a way this algebra cannot express; the caller freezes them."""
+    """Two dims are combined in a way this algebra cannot express; the caller freezes them."""
 
 
 class Node:
     """One dim: a leaf, or a product or sum of other nodes.
 
-    `frozen` holds the reason why a leaf cannot be cut, `hint` a word for its name where it is part of a whole,
-    `used` whether anything was computed from it (a dim that is only ever sliced off is not), `made` whether a
-    parameter gives it to an activation (a dim that only meets zeros made by the code is not).
+    `frozen` is the reason why a leaf cannot be cut, `hint` a suffix for the name of a part, `used` whether anything was
+    computed from it (false for a dim that is only sliced off), `produced` whether a parameter produces it in an
+    activation (false for a dim that is only combined with zeros made by the code).
     """
 
-    __slots__ = ("frozen", "hint", "kind", "made", "parent", "parts", "size", "used")
+    __slots__ = ("frozen", "hint", "kind", "parent", "parts", "produced", "size", "used")
 
     def __init__(self, size: int, frozen: str = "", hint: str = "") -> None:
         self.size = size
@@ -39,11 +39,11 @@ class Node:
         self.frozen = frozen or ("one" if size == 1 else "")
         self.hint = hint
         self.used = False
-        self.made = False
+        self.produced = False
 
 
 def find(node: Node) -> Node:
-    """Return the node that stands for all that `node` was unified with."""
+    """Return the representative of all nodes that `node` was unified with."""
     root = node
     while root.parent is not None:
         root = root.parent
@@ -63,7 +63,7 @@ def leaves(node: Node) -> Iterator[Node]:
 
 
 def is_frozen(node: Node) -> bool:
-    """Whether nothing in `node` can be cut."""
+    """Return whether nothing in `node` can be cut."""
     return all(leaf.frozen for leaf in leaves(node))
 
 
@@ -74,18 +74,18 @@ def freeze(node: Node, why: str) -> None:
 
 
 def use(node: Node) -> None:
-    """Note that something was computed from `node`."""
+    """Record that something was computed from `node`."""
     for leaf in leaves(node):
         leaf.used = True
 
 
 def product(parts: Sequence[Node]) -> Node:
-    """Join nodes in row-major order into one of the product of their sizes."""
+    """Return the product of nodes, in row-major order."""
     return _join("product", [part for part in _flat("product", parts) if part.size != 1])
 
 
 def concat(parts: Sequence[Node]) -> Node:
-    """Join nodes one after the other into one of the sum of their sizes."""
+    """Return the sum of nodes: segments one after the other."""
     return _join("sum", [part for part in _flat("sum", parts) if part.size])
 
 
@@ -113,7 +113,7 @@ def _become(leaf: Node, kind: Kind, parts: list[Node]) -> None:
     for part in parts:
         part.frozen = part.frozen or leaf.frozen
         part.used = part.used or leaf.used
-        part.made = part.made or leaf.made
+        part.produced = part.produced or leaf.produced
     leaf.frozen = ""
 
 
@@ -142,7 +142,7 @@ def factor(node: Node, outer: int, hints: tuple[str, str] = ("", "")) -> tuple[N
             front.append(part)
             need //= part.size
         return product(front), product(list(back))
-    # a sum: every segment must hold whole inner units, which then are all alike (q + k + v seen as 3 × width)
+    # a sum: every segment must consist of whole inner units, which are then unified (q + k + v seen as 3 × width)
     if any(part.size % inner for part in _flat("sum", [node])):
         raise Clash(f"joined segments of {node.size} seen as multiples of {outer}")
     pairs = [factor(part, part.size // inner, hints) for part in _flat("sum", [node])]
@@ -153,9 +153,9 @@ def factor(node: Node, outer: int, hints: tuple[str, str] = ("", "")) -> tuple[N
 
 
 def segment(node: Node, sizes: Sequence[int]) -> list[Node]:
-    """Cut `node` into consecutive segments of these sizes.
+    """Split `node` into consecutive segments of these sizes.
 
-    Equal segments of a leaf are unified: code that halves a dim by its size needs halves of one size.
+    Equal segments of a leaf are unified: code that halves a dim needs halves of equal size.
     """
     node = find(node)
     assert sum(sizes) == node.size
@@ -205,7 +205,7 @@ def unify(a: Node, b: Node) -> Node:
             freeze(a, b.frozen)
         for leaf in leaves(a):
             leaf.used = leaf.used or b.used
-            leaf.made = leaf.made or b.made
+            leaf.produced = leaf.produced or b.produced
         a.hint = a.hint or b.hint
         return a
     if a.kind == b.kind == "product":
@@ -220,7 +220,7 @@ def unify(a: Node, b: Node) -> Node:
 
 
 def _zip(a: Node, b: Node, split: object) -> None:
-    """Unify two products (or two sums) part by part, splitting where their borders differ."""
+    """Unify two products (or two sums) part by part; split parts if their borders differ."""
     assert a.kind is not None
     left, right = deque(_flat(a.kind, [a])), deque(_flat(a.kind, [b]))
     while left and right:

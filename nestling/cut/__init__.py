@@ -1,4 +1,4 @@
-"""The cut itself: plans, slices, merging, smaller modules and what they cost. Pure; knows nothing of federation."""
+"""Cut and merge models: plans, slices, merging, smaller modules and their cost. Pure functions."""
 
 from nestling.cut.cost import Cost, cost
 from nestling.cut.extract import extract

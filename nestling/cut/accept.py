@@ -1,4 +1,4 @@
-"""Whether a client's update fits its plan: asked of every update before anything is merged."""
+"""Check that a client's update fits its plan, before anything is merged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nestling.errors import StateError, nearest
 _KINDS = (Tensor, nn.Parameter)
 
 
-def accept(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut], trusted: bool) -> bool:
+def accept(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut], trusted: bool) -> bool:
     """Raise `StateError` unless an update has every tensor of its plan: dense, of its shape and dtype, and finite.
 
     Parameters
     ----------
     axes, whole
         The axes and the state of the whole model.
-    state, how
+    state, cuts
         The update, and how its plan cuts every tensor.
     trusted
         Skip the search for values that are not finite.
@@ -30,11 +30,11 @@ def accept(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut], tr
     Returns
     -------
     bool
-        Whether all tensors are where the model's are.
+        Whether all tensors are on the devices of the model's tensors.
     """
-    plain = _plain(whole, state, how)
+    plain = _plain(whole, state, cuts)
     if not plain:
-        _explain(axes, whole, state, how)
+        _explain(axes, whole, state, cuts)
     if not trusted:
         for name, tensor in state.items():
             if averaged(tensor) and not _finite(tensor):
@@ -43,30 +43,30 @@ def accept(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut], tr
 
 
 def averaged(tensor: Tensor) -> bool:
-    """Whether a tensor is merged by averaging: whole numbers are counters, and are not."""
+    """Return whether a tensor is merged by averaging: not if it holds integers, which are counters."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _plain(whole: State, state: State, how: Mapping[str, Cut]) -> bool:
-    """Whether an update is just as it should be, and where it should be: the usual case, asked in one breath."""
-    return len(state) == len(how) and all(
+def _plain(whole: State, state: State, cuts: Mapping[str, Cut]) -> bool:
+    """Return whether an update fits and is on the model's devices: the usual case, checked in a single pass."""
+    return len(state) == len(cuts) and all(
         (tensor := state.get(name)) is not None
         and tensor.__class__ in _KINDS
         and tensor.shape == place.shape
         and tensor.dtype == whole[name].dtype
         and tensor.layout is torch.strided
         and tensor.device == whole[name].device
-        for name, place in how.items()
+        for name, place in cuts.items()
     )
 
 
-def _explain(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut]) -> None:
-    """Raise the error that says what does not fit, if anything does not."""
+def _explain(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut]) -> None:
+    """Raise `StateError` with the first thing that does not fit, if any."""
     for name in state:
-        if name not in how:
+        if name not in cuts:
             where = "its plan drops" if name in whole else "the model does not have"
-            raise StateError(f"the update holds {name!r}, which {where}{nearest(name, how)}")
-    for name, place in how.items():
+            raise StateError(f"the update holds {name!r}, which {where}{nearest(name, cuts)}")
+    for name, place in cuts.items():
         tensor = state.get(name)
         if tensor is None:
             if axes.tied.get(name) in state:
@@ -83,5 +83,5 @@ def _explain(axes: AxisMap, whole: State, state: State, how: Mapping[str, Cut]) 
 
 
 def _finite(tensor: Tensor) -> bool:
-    # a sum is quicker than asking every value; it can only overflow to a false alarm, which the slow way settles
+    # a sum is faster than a check of every value; if it overflows, the slow check decides
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -1,4 +1,4 @@
-"""`cost`: what a sub-model asks of a device, without building it: sizes, arithmetic, memory of a training step."""
+"""`cost`: the size, arithmetic and training memory of a sub-model, computed without allocating it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from nestling.torch_private import TorchDispatchMode, tree_map_only
 
 @dataclass(frozen=True)
 class Cost:
-    """What a sub-model costs.
+    """The cost of a sub-model.
 
     Attributes
     ----------
     parameters
-        Trainable and other parameters, tied ones once.
+        The number of parameters, trainable or not, tied ones once.
     bytes
-        What is sent to or from a device: parameters and saved buffers.
+        Bytes sent to or from a device: parameters and saved buffers.
     macs
-        Multiply-accumulates of one forward pass on the example as given (all its samples together).
+        Multiply-accumulates of one forward pass on the whole example.
     activations
-        Peak bytes that one training step holds beside the weights and their gradients.
+        Peak bytes of one training step beside the weights and their gradients.
     memory
         Peak bytes of one training step with plain SGD: weights, gradients, activations.
     """
@@ -47,10 +47,10 @@ class Cost:
 def cost(
     model: nn.Module, axes: AxisMap, plan: Plan, *example: Any, batch: int | None = None, **kwexample: Any
 ) -> Cost:
-    """Return what the sub-model of `plan` costs when run on `example`.
+    """Return the cost of the sub-model of `plan`, run on `example`.
 
-    Nothing of the model's size is allocated. With `batch`, every tensor of the example is taken to have that many
-    rows instead of its own.
+    Nothing of the model's size is allocated. With `batch`, every tensor of the example is treated as having that many
+    rows.
 
     >>> import nestling
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -87,7 +87,7 @@ def cost(
 
 
 def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Take one training step on shapes; return the forward pass's MACs and the peak bytes of activations."""
+    """Run one training step on shapes; return the forward pass's MACs and the peak bytes of activations."""
     model.zero_grad()
     inputs = tensors_in([args, kwargs])
     shapes = ShapeMode()
@@ -105,13 +105,13 @@ def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 class _Memory(TorchDispatchMode):
-    """Follows the bytes of all storages that live while it is on, except those known before."""
+    """Tracks the bytes of all storages created inside this mode, except those in `known`."""
 
     def __init__(self, known: list[Tensor], shapes: ShapeMode) -> None:
         super().__init__()
         self._known = {_address(tensor) for tensor in known}
         self._shapes = shapes
-        self._born: dict[int, int] = {}  # address → number of the operation that made it
+        self._born: dict[int, int] = {}  # address → number of the operation that created it
         self._live = 0
         self._history: list[int] = []
 
@@ -122,7 +122,7 @@ class _Memory(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         for tensor in tensors_in(out):
             address = _address(tensor)
-            if address in self._shapes.addresses:  # what stands for the input is the input
+            if address in self._shapes.addresses:  # the twin of an input counts as the input
                 continue
             if address not in self._known and address not in self._born:
                 storage = tensor.untyped_storage()
@@ -133,11 +133,11 @@ class _Memory(TorchDispatchMode):
         return out
 
     def _freed(self, address: int, size: int) -> None:
-        self._born.pop(address, None)  # it may be used again
+        self._born.pop(address, None)  # the address may be reused
         self._live -= size
 
     def peak_without(self, kept: list[Tensor]) -> int:
-        """Return the most bytes that lived at once, leaving out tensors that are alive to the end."""
+        """Return the peak of bytes in use, without the tensors in `kept`, which exist to the end."""
         history = self._history
         for tensor in kept:
             born = self._born.get(_address(tensor))

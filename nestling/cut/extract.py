@@ -1,4 +1,4 @@
-"""`extract`: the state of a sub-model, cut out of the state of the whole one."""
+"""`extract`: cut the state of a sub-model out of the state of the whole model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ State = Mapping[str, Tensor]
 
 
 def extract(axes: AxisMap, plan: Plan, state: State) -> dict[str, Tensor]:
-    """Return the state of the sub-model that `plan` describes: every tensor cut, dropped blocks left out.
+    """Return the state of the sub-model of `plan`: every tensor cut, without dropped blocks.
 
-    Tensors are new and contiguous; names tied in the model are tied (one tensor) in the result.
+    Tensors are new and contiguous; names tied in the model share one tensor in the result.
 
     >>> import torch, nestling
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -30,14 +30,14 @@ def extract(axes: AxisMap, plan: Plan, state: State) -> dict[str, Tensor]:
     """
     fits(axes, state)
     small: dict[str, Tensor] = {}
-    for name, how in cuts(axes, plan).items():
+    for name, place in cuts(axes, plan).items():
         first = axes.tied.get(name, name)
-        small[name] = small[first] if first in small else how.take(state[name if name in state else first].detach())
+        small[name] = small[first] if first in small else place.take(state[name if name in state else first].detach())
     return small
 
 
 def cuts(axes: AxisMap, plan: Plan, frozen: bool = False) -> Mapping[str, Cut]:
-    """Return how `plan` cuts every tensor that its sub-model has, by name; remembered from call to call.
+    """Return the cut of every tensor in the sub-model of `plan`, by name; results are cached.
 
     >>> import torch, nestling
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -49,7 +49,7 @@ def cuts(axes: AxisMap, plan: Plan, frozen: bool = False) -> Mapping[str, Cut]:
 
 
 class Same:
-    """An axis map as a key: equal only to itself, because comparing two maps would cost more than the cut."""
+    """An axis map as a cache key: compared by identity, because comparing two maps would cost more than the cut."""
 
     __slots__ = ("axes",)
 
@@ -81,13 +81,13 @@ def _cuts(same: Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
 
 
 def gone(axes: AxisMap, blocks: Iterable[str]) -> set[str]:
-    """Return the state names that go when only `blocks` are kept."""
+    """Return the state names that are dropped when only `blocks` are kept."""
     keep = set(blocks)
     return {name for block, names in axes.blocks.items() if block not in keep for name in names}
 
 
 def fits(axes: AxisMap, state: State) -> None:
-    """Raise `StateError` unless `state` is a state of the whole model that `axes` describes."""
+    """Raise `StateError` unless `state` is a state of the whole model of `axes`."""
     for name, dims in axes.dims.items():
         tensor = state.get(name, state.get(axes.tied.get(name, "")))
         if tensor is None:

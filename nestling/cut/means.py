@@ -1,6 +1,6 @@
-"""Running means of what clients with one and the same slice returned: as fast as copying, and exact.
+"""Running means of the updates of clients that hold the same slice: as fast as copying, and exact.
 
-A mean moves towards every new value by a share of the difference, so that where nothing was trained it moves by zero.
+A mean moves towards every new value by a fraction of the difference, so values that were not trained do not change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Mean:
     Parameters
     ----------
     room
-        Where the mean is kept, as `room_for` makes it.
+        The memory of the mean, as `room_for` allocates it.
     shapes
-        What must agree for the room to be used again.
+        A key that must agree for the memory to be reused.
     like
-        One of the states: all others have the same dtypes.
+        One of the states; all others have the same dtypes.
     """
 
     def __init__(self, room: dict[str, Tensor], shapes: object, like: State) -> None:
@@ -38,18 +38,18 @@ class Mean:
         fused = {tensor.dtype for tensor in room.values()} in _FUSED
         fused = fused and all(tensor.is_cpu for tensor in room.values()) and has_fused_sgd()
         self._move = _fused if fused else foreach_lerp_
-        self.bytes = sum(like[name].nbytes for name in room)  # of a state: the room of half-precision ones is larger
+        self.bytes = sum(like[name].nbytes for name in room)  # of a state; `room` is larger for half precision
         self.cuts: Mapping[str, Cut] = {}
         self.weight = 0.0
 
     def restart(self, cuts: Mapping[str, Cut]) -> Mean:
-        """Begin anew, with tensors of the same shapes that were cut in this way; return itself."""
+        """Start a new mean of tensors of the same shapes, with these cuts; return self."""
         self.cuts = cuts
         self.weight = 0.0
         return self
 
     def add(self, tensors: list[Tensor], weight: float) -> None:
-        """Move the mean by what one more client returned, in the order of `tensors`."""
+        """Add one more client's tensors to the mean."""
         mine = self._mine
         if self._wider:
             tensors = [new.to(mean.dtype) for mean, new in zip(mine, tensors, strict=True)]
@@ -61,7 +61,7 @@ class Mean:
 
 
 def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:
-    """Return room for the mean of states like this one; half-precision tensors are averaged in single precision."""
+    """Allocate memory for the mean of states like this one; half precision is averaged in single precision."""
     return {
         name: torch.empty(
             state[name].shape, dtype=torch.promote_types(state[name].dtype, torch.float32), device=state[name].device
@@ -73,7 +73,7 @@ def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:
 def _fused(means: list[Tensor], news: list[Tensor], share: float) -> None:
     """Move means by `share` of the way to new values, in one pass over memory.
 
-    The kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1. It is quicker
-    than lerp, which weighs two formulas against each other.
+    The kernel of SGD, p −= lr · (g + decay · p), is p += share · (g − p) for lr = −share and decay = −1. It is faster
+    than lerp, which chooses between two formulas per value.
     """
     fused_sgd_(means, [new.contiguous() for new in news], [], lr=-share, weight_decay=-1.0)

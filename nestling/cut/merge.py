@@ -1,10 +1,10 @@
 """`Tally`: the streaming, exact merge of trained slices into one model.
 
 Clients that hold the same slice are averaged first, as a running mean over contiguous tensors: as fast as copying,
-and exact where nothing was trained (a mean of equal numbers is moved by zero). The means of different slices then
-meet coordinate by coordinate in double precision, each with the weight of its clients. Memory depends on how many
-*different* slices there are, and is bounded: when `ROOM` times the model is in use, slices go straight into
-double-precision sums. That costs more: slices that wait are merged tensor by tensor, which the cache likes better.
+and exact for values that were not trained. The means of different slices are then combined coordinate by coordinate in
+double precision, each with the weight of its clients. Memory depends on the number of *different* slices, and is
+bounded: when `ROOM` times the model is in use, slices are added directly to double-precision sums. That is slower:
+means are merged tensor by tensor, which uses the cache better.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from nestling.errors import PlanError, StateError, nearest
 from nestling.torch_private import foreach_maximum_
 
 _T = TypeVar("_T")
-ROOM = 5.0  # sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
-_SHARE = 3  # a new slice may take a third of the room that is left: many small ones are worth more than one large
+ROOM = 5.0  # memory for means, in sizes of the whole model; five levels take 1.33 of them, NeFL's five sub-models 3
+_SHARE = 3  # a new slice may take a third of the memory that is left: many small ones gain more than one large
 
 
 class Tally:
     """Merges sub-models into the whole model, one at a time, in memory that does not grow with their number.
 
-    Every coordinate becomes the weighted mean of the clients that held it; one that nobody held keeps its value.
-    Floating-point buffers (running statistics) are averaged like parameters; whole-number buffers (batch counters)
-    become the largest value any client returned. An update that does not fit is refused before anything changes.
+    Every coordinate becomes the weighted mean of the clients that held it; one that no client held keeps its value.
+    Floating-point buffers (running statistics) are averaged like parameters; integer buffers (batch counters) become
+    the largest value that any client returned. An update that does not fit is refused before anything changes.
 
     Parameters
     ----------
     axes
         The axes of the whole model.
     state
-        The state of the whole model that the clients started from; it is read, never written.
+        The state of the whole model that the clients started from; it is not changed.
     fixed
-        Names that are never merged, and that updates do not hold: frozen parameters.
+        Names that are never merged and not part of updates: frozen parameters.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class Tally:
         self.restart(state)
 
     def restart(self, state: State) -> None:
-        """Begin anew from `state`, in the memory of the last merge: the next round of the same fleet."""
+        """Start a new merge from `state`, in the memory of the last one."""
         fits(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
@@ -88,7 +88,7 @@ class Tally:
         self._spare = {}
         kept = {name: self._state[name] for name in floats}
         kind = [(name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in kept.items()]
-        if kind == self._kind:  # the memory of the last merge fits
+        if kind == self._kind:  # reuse the memory of the last merge
             self._sums.restart(kept)
             for mean in self._means.values():
                 self._spare.setdefault(mean.shapes, []).append(mean)
@@ -109,54 +109,54 @@ class Tally:
         clients: int = 1,
         trusted: bool = False,
     ) -> None:
-        """Add what one client returned, or the mean of several that had the same plan.
+        """Add the update of one client, or the mean of several with the same plan.
 
         Parameters
         ----------
         state
             The state of its sub-model: every tensor of the plan, in the dtype of the whole model.
         plan
-            The plan it was given.
+            The plan of its sub-model.
         weight
-            How much it counts: 1, its number of samples, …; of several clients, all together.
+            Its weight: 1, its number of samples, …; for several clients, the sum.
         touched
-            What it trained where that is less than the plan: a plan that names some axes again, with fewer
-            units. It may name frozen axes, such as the classes that the client holds.
+            What it trained, if that is less than the plan: a plan that names some axes again, with fewer units. It
+            may name frozen axes, such as the classes that the client holds.
         clients
-            How many they are.
+            The number of clients.
         trusted
-            Skip the search for values that are not finite: for workers of your own that have looked already.
+            Skip the search for values that are not finite, for your own workers, which have already done it.
         """
         if isinstance(weight, bool) or not (isinstance(weight, float | int) and 1e-100 <= weight <= 1e100):
             shown = repr(weight)[:40]
             raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
         weight = float(weight)
-        how = cuts(self._axes, plan)
+        slices = cuts(self._axes, plan)
         if self._fixed:
-            how = {name: cut for name, cut in how.items() if name not in self._fixed}
-        here = accept(self._axes, self._state, state, how, trusted)
+            slices = {name: cut for name, cut in slices.items() if name not in self._fixed}
+        here = accept(self._axes, self._state, state, slices, trusted)
         part = {} if touched is None else self._touched(plan, touched)
         if not here:
             state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
-        state, how = self._by_first_name(state), self._by_first_name(how)
-        # all checks are behind us: from here on nothing may fail
-        seen = [name for name in self._counters if name in how]
+        state, slices = self._by_first_name(state), self._by_first_name(slices)
+        # all checks are done: from here on nothing may fail
+        seen = [name for name in self._counters if name in slices]
         for name in seen:
             if name not in self._counted:
                 self._counted[name] = state[name].clone()
         if seen:
             foreach_maximum_([self._counted[name] for name in seen], [state[name] for name in seen])
-        rest = [names for names in self._groups if names[0] in how and names not in part]
+        rest = [names for names in self._groups if names[0] in slices and names not in part]
         if part:
             inside = {name: cut for names, (cut, _) in part.items() for name in names}
             where = {name: cut for names, (_, cut) in part.items() for name in names}
             self._sums.add({name: cut.take(state[name]) for name, cut in inside.items()}, where, weight)
-        self._add_mean(rest, state, how, plan, weight)
+        self._add_mean(rest, state, slices, plan, weight)
         self.clients += clients
 
     @torch.no_grad()
     def value(self) -> dict[str, Tensor]:
-        """Return the merged state of the whole model: new tensors, names tied in the model share one."""
+        """Return the merged state of the whole model: new tensors; names tied in the model share one."""
         merged: dict[str, Tensor] = {name: best.clone() for name, best in self._counted.items()}
         for names in self._groups:
             merged.update(zip(names, self._merged(names), strict=True))
@@ -167,7 +167,7 @@ class Tally:
         return result
 
     def weights(self, name: str) -> Tensor:
-        """Return how much weight every coordinate of a tensor has gathered so far, in its shape (float64)."""
+        """Return the total weight of every coordinate of a tensor so far, in its shape (float64)."""
         if name not in self._state:
             raise StateError(f"there is no tensor {name!r}{nearest(name, self._state)}")
         name = self._axes.tied.get(name, name)
@@ -178,12 +178,12 @@ class Tally:
         return gathered.expand(full.view).reshape(full.shape)
 
     def _by_first_name(self, items: Mapping[str, _T]) -> Mapping[str, _T]:
-        """Tensors with several names are merged under the first, whichever of them the client has."""
+        """Return `items` with tied tensors under their first name."""
         tied = self._axes.tied
         return {tied.get(name, name): item for name, item in items.items()} if tied else items
 
     def _touched(self, plan: Plan, touched: Plan) -> dict[tuple[str, ...], tuple[Cut, Cut]]:
-        """For tensors of which only a part was trained: how to take it out of them, and its place in the whole."""
+        """Return, for tensors of which only a part was trained, its cut from the slice and from the whole tensor."""
         touched.fit(self._axes, frozen=True)
         if touched.blocks is not None:
             raise PlanError("touched may name axes only: blocks that were not trained are dropped by the plan")
@@ -193,18 +193,18 @@ class Tally:
                 raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
         both = {**plan.runs, **touched.runs}
         sizes = {name: sum(stop - start for start, stop in runs) for name, runs in plan.runs.items()}
-        how = self._by_first_name(cuts(self._axes, plan))
+        slices = self._by_first_name(cuts(self._axes, plan))
         result = {}
         for names in self._groups:
             dims = self._axes.dims[names[0]]
-            if names[0] in how and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
+            if names[0] in slices and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
                 inside = cut(smaller(dims, sizes), lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
                 where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
                 result[names] = inside, where
         return result
 
     def _add_mean(
-        self, groups: list[tuple[str, ...]], state: State, how: Mapping[str, Cut], plan: Plan, weight: float
+        self, groups: list[tuple[str, ...]], state: State, slices: Mapping[str, Cut], plan: Plan, weight: float
     ) -> None:
         names = [name for group in groups for name in group]
         if not names:
@@ -212,20 +212,20 @@ class Tally:
         key = (plan, tuple(names))
         mean = self._means.get(key)
         if mean is None:
-            shapes = key[1], tuple([how[name].shape for name in names])
+            shapes = key[1], tuple([slices[name].shape for name in names])
             spare = self._spare.get(shapes)
             size = spare[-1].bytes if spare else sum(state[name].nbytes for name in names)
             if _SHARE * size <= self._room - self._used:
                 self._used += size
                 mean = spare.pop() if spare else Mean(room_for(names, state), shapes, state)
-                self._means[key] = mean.restart(how)
+                self._means[key] = mean.restart(slices)
         if mean is not None:
             mean.add([state[name] for name in names], weight)
         else:
-            self._sums.add({name: state[name] for name in names}, how, weight)
+            self._sums.add({name: state[name] for name in names}, slices, weight)
 
     def _gathered(self, names: tuple[str, ...]) -> Tensor:
-        """The weight gathered by the coordinates of tensors that are cut alike; fixed factors have size one."""
+        """Return the total weight per coordinate of tensors that are cut alike; fixed factors have size one."""
         full = self._whole[names[0]]
         device = self._state[names[0]].device
         gathered = self._sums.weight(names[0]).clone() if names[0] in self._sums else full.blank(device)
@@ -256,7 +256,7 @@ class Tally:
                 where.add_to(total, new - where.take(old) if old.dtype == torch.float64 else new, mean.weight)
             total.mul_(inverse)
             if old.dtype == torch.float64:
-                total.add_(old.reshape(full.view))  # sums are of changes here: see Sums
+                total.add_(old.reshape(full.view))  # in double precision, changes are summed: see Sums
             new = torch.empty_like(old, memory_format=torch.contiguous_format).view(full.view).copy_(total)
             if not everywhere:
                 new = torch.where(held, new, old.reshape(full.view))
@@ -264,7 +264,7 @@ class Tally:
         return merged
 
     def _nested(self, name: str, chain: list[Mean]) -> Tensor:
-        """Merge means of which each lies inside the one before: inside a slice, all have gathered the same weight."""
+        """Merge means of nested slices, widest first: inside each slice, the weight is uniform."""
         old, first = self._state[name], chain[0]
         if first.cuts[name].whole:
             new = first.tensors[name].clone(memory_format=torch.contiguous_format)
@@ -279,7 +279,7 @@ class Tally:
 
 
 def _nested(chain: list[Cut]) -> bool:
-    """Whether every slice lies inside the one before it, and none is so scattered that it goes by index."""
+    """Return whether every slice is inside the one before it, and all consist of boxes."""
     return all(where.boxes is not None for where in chain) and all(b.inside(a) for a, b in pairwise(chain))
 
 
@@ -292,13 +292,13 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
     shared = set(axes.tied.values())
     groups: dict[object, list[str]] = {}
     for name in names:
-        alone = name if name in shared else ""  # it may live on under another name when its block is dropped
+        alone = name if name in shared else ""  # when its block is dropped, it may be kept under another name
         groups.setdefault((axes.dims[name], tuple(owners.get(name, ())), alone), []).append(name)
     return [tuple(group) for group in groups.values()]
 
 
 def _ranks(plan: Plan, both: Mapping[str, Runs], axis: str, count: int) -> Runs:
-    """The runs of `both` along an axis, counted in the units that `plan` keeps of it."""
+    """Return the runs of `both` along an axis, relative to the units that `plan` keeps of it."""
     if axis not in plan.runs:
         return both.get(axis, ((0, count),))
     ranks = []

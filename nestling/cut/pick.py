@@ -1,7 +1,7 @@
-"""Which units of an axis to keep: the choice in which the papers differ.
+"""Choose which units of an axis to keep: the choice in which the papers differ.
 
-A picker is a function ``(axis name, size, count) → indices``. All axes of a plan go through one picker, and
-everything that must be cut together is one axis, so what one picker chooses always fits together.
+A picker is a function ``(axis name, size, count) → indices``. Everything that must be cut together is one axis, so any
+choice of units is consistent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rolling(round: int, step: int = 1) -> Picker:
 
 
 def random(seed: int) -> Picker:
-    """Keep a random set, one draw per axis (Federated Dropout); the same seed and name give the same set.
+    """Keep a random set of each axis (Federated Dropout); the same seed and name give the same set.
 
     >>> random(seed=1)("conv1", 8, 4) == random(seed=1)("conv1", 8, 4)
     True
@@ -93,7 +93,7 @@ def picker(
     scores: Mapping[str, Tensor] | None = None,
     mask: Mapping[str, Tensor] | None = None,
 ) -> Picker:
-    """Return the picker called `pick`, set up with what it needs.
+    """Return the picker called `pick`, with the arguments it needs.
 
     >>> sorted(picker("rolling", round=6)("conv1", 8, 4))
     [0, 1, 6, 7]
@@ -117,7 +117,7 @@ def picker(
 
 
 def importance(axes: AxisMap, state: Mapping[str, Tensor], power: float = 2.0) -> dict[str, Tensor]:
-    """Score every unit of every axis by the size of all weights that touch it: Σ |w|^power.
+    """Score every unit of every axis by the magnitude of all its weights: Σ |w|^power.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def importance(axes: AxisMap, state: Mapping[str, Tensor], power: float = 2.0) -
 
 
 def _fold(dim: Dim, energy: Tensor, scores: dict[str, Tensor]) -> None:
-    """Add the energy of every place along `dim` to the units that the place stands for."""
+    """Add the energy of every index along `dim` to the units it belongs to."""
     if isinstance(dim, Leaf):
         if dim.name in scores:
             scores[dim.name] += energy

@@ -1,4 +1,4 @@
-"""`Plan`: which units of which axes, and which blocks, one device gets."""
+"""`Plan`: the units of every axis, and the blocks, that one device gets."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from nestling.cut.pick import Picker, Width, picker
 from nestling.errors import PlanError, nearest
 
 Runs = tuple[tuple[int, int], ...]
-_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]{0,99}\Z")  # a key names a file, so it must not be a path
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]{0,99}\Z")  # a key is used as a file name, so it must not be a path
 
 
 class Plan:
-    """The units kept of some axes and the blocks kept; every axis not named is kept whole.
+    """The units kept of some axes and the blocks kept; every other axis is kept whole.
 
-    Kept units are a set: a sub-model holds them in increasing order. Two plans with the same content and key are
-    equal; plans with the same `key` share private state (such as the norms of one sub-model).
+    A sub-model holds the kept units in increasing order. Two plans with the same content and key are equal; plans with
+    the same `key` share private state (such as the norms of one sub-model).
 
     Parameters
     ----------
     axes
-        Axis name → the indices kept (any iterable of whole numbers, or a tensor).
+        Axis name → the indices kept (any iterable of integers, or a tensor).
     blocks
         The names of the blocks kept, or None for all.
     key
@@ -72,12 +72,12 @@ class Plan:
 
     @cached_property
     def content(self) -> tuple[Any, ...]:
-        """What the plan keeps, as a value that can be compared and hashed."""
+        """The plan's content as a hashable value."""
         return tuple(self.runs.items()), self.blocks
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that depend on the content alone."""
+        """A digest of the content: twelve hexadecimal digits."""
         return hashlib.sha256(msgspec.json.encode([self.runs, self.blocks])).hexdigest()[:12]
 
     def __eq__(self, other: object) -> bool:
@@ -110,8 +110,8 @@ class Plan:
     def fit(self, axes: AxisMap, frozen: bool = False) -> None:
         """Raise `PlanError` unless every axis and block exists and every index is in range.
 
-        Frozen axes may be named only where `frozen` says so: they are never cut, but a client may have
-        trained a part of them (the classes it holds).
+        Frozen axes may be named only if `frozen` is true: they are never cut, but a client may have trained a part of
+        them (the classes it holds).
         """
         axes.known(self.runs, PlanError)
         for name, runs in self.runs.items():
@@ -127,12 +127,12 @@ class Plan:
                 raise PlanError(f"there is no block {block!r}{nearest(block, axes.blocks)}")
 
     def to_json(self) -> str:
-        """Return the plan as JSON text; it is small, because indices travel as runs."""
+        """Return the plan as JSON text; it is small, because indices are written as runs."""
         return msgspec.json.encode(_PlanJson(self.runs, self.blocks, self.key)).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
-        """Read a plan from JSON text, which may come from anywhere: it is validated, never executed."""
+        """Read a plan from JSON text, which may be untrusted: it is validated, never executed."""
         try:
             data = msgspec.json.decode(text, type=_PlanJson)
         except (msgspec.DecodeError, UnicodeError) as problem:
@@ -154,7 +154,7 @@ class _PlanJson(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _runs(axis: str, kept: Iterable[int] | Tensor) -> Runs:
-    """Return the runs of consecutive indices in `kept`, after checking that it can be kept at all."""
+    """Return the runs of consecutive indices in `kept`; raise `PlanError` if they are not valid indices."""
     if isinstance(kept, range) and kept.step == 1 and len(kept) and kept.start >= 0:
         return ((kept.start, kept.stop),)
     values = kept.tolist() if isinstance(kept, Tensor) else list(kept)
@@ -190,27 +190,27 @@ def plan(
     scores: Mapping[str, Tensor] | None = None,
     mask: Mapping[str, Tensor] | None = None,
 ) -> Plan:
-    """Make a plan that keeps ``ceil(width · size)`` units of every axis.
+    """Return a plan that keeps ``ceil(width · size)`` units of every axis.
 
-    Axes that stand outside another in a product (the heads in heads · head_dim) are kept whole, so the cut goes
-    inside each head, unless `width` names them.
+    Outer factors of a product (the heads in heads · head_dim) are kept whole unless `width` names them, so the cut goes
+    inside each head.
 
     Parameters
     ----------
     axes
-        What `nestling.trace` found.
+        The model's axes, from `nestling.trace`.
     width
-        The share of units to keep, in (0, 1]; or a mapping from axis names or shell patterns to shares, first
-        match wins, axes without a match are kept whole.
+        The share of units to keep, in (0, 1]; or a mapping from axis names or shell patterns to shares, where the first
+        match counts and axes without a match are kept whole.
     pick
         ``"prefix"`` the first units; ``"rolling"`` a window that starts at ``round · step`` and wraps around;
         ``"random"`` a set drawn from `seed` and the axis's name; ``"importance"`` the units with the highest
-        `scores`; ``"mask"`` the units where a boolean `mask` is true (`width` does not matter); or a function
-        ``(name, size, count) → indices`` of your own.
+        `scores`; ``"mask"`` the units where a boolean `mask` is true (`width` is ignored); or your own function
+        ``(name, size, count) → indices``.
     blocks
         The blocks to keep, as names or shell patterns; all by default.
     key
-        The plan's key; by default one that tells its width, or a digest of its content.
+        The plan's key; by default its width, or a digest of its content.
 
     Examples
     --------
@@ -240,19 +240,19 @@ def plan(
         key = "full"
     elif not key and keep is None and pick in ("prefix", "rolling", "random") and isinstance(width, float | int):
         key = f"w{float(width)!r}"
-    made = Plan(kept, keep, key)
-    made.fit(axes)
-    return made
+    result = Plan(kept, keep, key)
+    result.fit(axes)
+    return result
 
 
 def kept_count(share: float, size: int) -> int:
-    """Return how many of `size` units a share of them is: rounded up, and at least one."""
+    """Return how many of `size` units a share keeps: rounded up, and at least one."""
     # the rounding keeps 0.07 · 100 = 7.000000000000001 from becoming 8
     return max(1, math.ceil(round(share * size, 9)))
 
 
 def _matches(axes: AxisMap, pattern: str, what: str) -> None:
-    """Raise unless a shell pattern of axis names matches one that can be cut."""
+    """Raise `PlanError` unless a shell pattern matches an axis that can be cut."""
     if not fnmatch.filter(axes.axes, pattern):
         held = fnmatch.filter(axes.frozen, pattern)
         if held:

@@ -30,12 +30,11 @@ def submodel(model: nn.Module, axes: AxisMap, plan: Plan, build: Build | None = 
     model
         The whole model; it is not changed.
     axes
-        What `nestling.trace` found in it.
+        Its axes, from `nestling.trace`.
     plan
         What to keep.
     build
-        For modules whose forward has sizes written into its code: makes the smaller module from the plan, and
-        the weights are loaded into it.
+        For modules with hard-coded sizes: builds the smaller module from the plan, and the weights are loaded into it.
 
     Examples
     --------
@@ -64,8 +63,8 @@ def submodel(model: nn.Module, axes: AxisMap, plan: Plan, build: Build | None = 
 def resize(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
     """Return the smaller module of `plan` without weights, on the meta device.
 
-    This is for a device that has only the architecture and receives its weights: build the whole model on the meta
-    device, resize it, then ``small.load_state_dict(state, assign=True)``; nothing of the whole size is allocated.
+    This is for a device that knows the architecture and receives the weights: build the whole model on the meta device,
+    resize it, then ``small.load_state_dict(state, assign=True)``; nothing of the whole size is allocated.
 
     >>> import nestling
     >>> with torch.device("meta"):
@@ -79,7 +78,7 @@ def resize(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
 
 
 def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
-    """Return the axes of the sub-model that `plan` keeps: the same names, with as many units as it has.
+    """Return the axes of the sub-model of `plan`: the same names, with their reduced sizes.
 
     >>> import nestling
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -98,16 +97,16 @@ def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
 
 
 def _sliced(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
-    how = cuts(axes, plan)
+    slices = cuts(axes, plan)
     aliases: dict[str, list[str]] = {}
     for name, first in axes.tied.items():
         aliases.setdefault(first, []).append(name)
 
     def swap(name: str, old: Tensor) -> Tensor:
-        # a tensor that goes with a dropped block may live on under another name
+        # a tensor of a dropped block may be kept under another name
         for label in (name, *aliases.get(name, ())):
-            if label in how:
-                return how[label].take(old.detach())
+            if label in slices:
+                return slices[label].take(old.detach())
         return torch.empty_like(old, device="meta") if name in axes.dims else old.detach().clone()
 
     return shrunk(model, axes, _sizes(plan), plan.blocks, swap)

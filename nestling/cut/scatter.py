@@ -1,7 +1,7 @@
-"""Adding rows at scattered places, in double precision.
+"""Add rows at scattered indices, in double precision.
 
-With Numba (the extra ``nestling[fast]``) that is one pass over the values; without it, PyTorch's `index_add_` does the
-same with the same result, bit for bit, at a third of the speed.
+With Numba (the extra ``nestling[fast]``) this is one pass over the values; without it, PyTorch's `index_add_` gives the
+same result, bit for bit, at a third of the speed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 Places = NDArray[np.int64]
 Kernel = Callable[[NDArray[Any], NDArray[Any], int, Places, Places, NDArray[Any], float], None]
-_STRETCH = 1 << 15  # values handled at a time on the way into double precision: they stay in the cache
+_STRETCH = 1 << 15  # values converted to double precision at a time, so that they stay in the cache
 _KERNEL = {torch.float32, torch.float64}
 _NONE = np.zeros(0)
 
@@ -36,15 +36,15 @@ def scatter(
     Parameters
     ----------
     totals, weights
-        What is added to: (rows, width) and (rows,), in double precision; no weights where they are not wanted.
+        The tensors to add to: (rows, width) and optionally (rows,), in double precision.
     places
-        Two lists of numbers, (m,) and (n,): the rows are all their sums, those of the first number first.
+        Two lists of indices, (m,) and (n,): the rows are all their sums, those of the first index first.
     values
         The rows to add: m · n · width values, in any shape.
     weight
-        How often to add them.
+        The factor of the values.
     start
-        The row from which places are counted.
+        An offset that is added to all rows.
 
     Examples
     --------
@@ -62,13 +62,13 @@ def scatter(
     if weights is not None:
         weights.index_add_(0, rows, weights.new_full((1,), weight).expand(len(rows)))
     stretch = max(1, _STRETCH // totals.shape[1])
-    for some, part in zip(rows.split(stretch), values.reshape(-1, totals.shape[1]).split(stretch), strict=True):
-        totals.index_add_(0, some, part.to(totals.dtype, copy=True).mul_(weight))
+    for indices, part in zip(rows.split(stretch), values.reshape(-1, totals.shape[1]).split(stretch), strict=True):
+        totals.index_add_(0, indices, part.to(totals.dtype, copy=True).mul_(weight))
 
 
 @cache
 def _kernel() -> Kernel | None:
-    """The compiled loop, or None where Numba is not there."""
+    """Return the compiled loop, or None if Numba is not installed."""
     try:
         import numba  # noqa: PLC0415
     except ImportError:

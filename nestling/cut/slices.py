@@ -1,8 +1,8 @@
-"""How a plan cuts one tensor: which boxes of the big tensor make up the small one.
+"""`Cut`: how a plan cuts one tensor, as boxes of the big tensor.
 
-The dims of a tensor are taken apart into factors, so that ``(heads dim) embed`` is seen as a tensor of three
-dims, and a cut inside every head is one rectangular box of it. Prefixes are a single box, a window that wraps
-around a few; a set with many gaps goes by index instead.
+The dims of a tensor are split into factors, so that ``(heads dim) embed`` is viewed as a tensor of three dims, and a
+cut inside every head is one rectangular box of it. A prefix is a single box, a window that wraps around a few; a set
+with many gaps is cut by index instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nestling.cut.scatter import scatter
 
 Kept = Callable[[Leaf], Runs]
 Box = tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]  # (factor, start, length) big, small
-_FEW = 4  # boxes that are always taken one by one: two axes whose windows wrap around
-_WORTH = 4096  # values in a box for which one operation per box is quicker than indexing
+_FEW = 4  # up to so many boxes are always copied one by one: two axes whose windows wrap around
+_WORTH = 4096  # values in a box from which one operation per box is faster than indexing
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Cut:
     shape
         The shape of the small tensor.
     view
-        The shape of the big tensor seen by its factors.
+        The shape of the big tensor viewed by its factors.
     runs
         For every factor, the runs of indices kept.
     width
-        How many values the trailing factors hold that no plan cuts, because they are plain numbers (the nine of a
-        3×3 kernel): weights per coordinate do not vary along these.
+        The number of values in the trailing factors that no plan cuts (nine for a 3×3 kernel): weights per coordinate
+        do not vary along these.
     """
 
     shape: tuple[int, ...]
@@ -52,17 +52,17 @@ class Cut:
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
-        """The shape of the small tensor seen by its factors."""
+        """The shape of the small tensor viewed by its factors."""
         return tuple(sum(stop - start for start, stop in runs) for runs in self.runs)
 
     @cached_property
     def whole(self) -> bool:
-        """Whether nothing is cut away."""
+        """Whether the whole tensor is kept."""
         return self.kept == self.view
 
     @cached_property
     def boxes(self) -> tuple[Box, ...] | None:
-        """The boxes of the cut, or None where there would be too many."""
+        """The boxes of the cut, or None if there would be too many."""
         cut = [k for k, n in enumerate(self.kept) if n != self.view[k]]
         count = math.prod(len(self.runs[k]) for k in cut)
         if count > _FEW and math.prod(self.kept) < count * _WORTH:
@@ -82,7 +82,7 @@ class Cut:
         )
 
     def take(self, big: Tensor) -> Tensor:
-        """Return the small tensor, a copy in which each kept value was copied once where runs are few."""
+        """Return the small tensor, as a copy."""
         if self.whole:
             return big.clone(memory_format=torch.contiguous_format)
         big = big.reshape(self.view)
@@ -99,7 +99,7 @@ class Cut:
         return small.view(self.shape)
 
     def add_to(self, big: Tensor, small: Tensor, weight: float) -> None:
-        """Add `weight` times the small tensor onto its places in `big` (float64, contiguous, seen by its factors)."""
+        """Add `weight` times the small tensor at its places in `big` (float64, contiguous, viewed by its factors)."""
         big, small = big.view(self.view), small.reshape(self.kept)
         if self.boxes is not None:
             for target, source in self.boxes:
@@ -108,7 +108,7 @@ class Cut:
         scatter(big.view(-1, self.width), None, places_of(self), small, weight)
 
     def inside(self, other: Cut) -> bool:
-        """Whether every place of this cut is one of `other`, a cut of the same tensor."""
+        """Return whether every place of this cut is in `other`, a cut of the same tensor."""
         return all(
             all(any(a <= start and stop <= b for a, b in theirs) for start, stop in mine)
             for mine, theirs in zip(self.runs, other.runs, strict=True)
@@ -116,7 +116,7 @@ class Cut:
         )
 
     def blend(self, big: Tensor, small: Tensor, share: float) -> None:
-        """Move the places of this cut in `big` by `share` of the way to the small tensor (all of it: a copy)."""
+        """Move the places of this cut in `big` by `share` of the way to the small tensor (1: copy it)."""
         assert self.boxes is not None
         big, small = big.view(self.view), small.reshape(self.kept)
         for target, source in self.boxes:
@@ -135,13 +135,13 @@ class Cut:
         big.view(-1, self.width)[rows] = small.reshape(-1, self.width)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """Return room for sums: the big tensor `like` seen by its factors, in double precision."""
+        """Allocate memory for sums: the shape of `like` viewed by its factors, in double precision."""
         dtype = torch.complex128 if like.is_complex() else torch.float64
         return torch.zeros(self.view, dtype=dtype, device=like.device)
 
     @cached_property
     def blank_shape(self) -> tuple[int, ...]:
-        """The shape of weights per coordinate: the big tensor seen by its factors, one value per row of `width`."""
+        """The shape of weights per coordinate: the view of the big tensor with one value per row of `width`."""
         left, shape = self.width, list(self.view)
         for k in reversed(range(len(shape))):
             if left == 1:
@@ -151,7 +151,7 @@ class Cut:
         return tuple(shape)
 
     def blank(self, device: torch.device) -> Tensor:
-        """Return room for weights per coordinate."""
+        """Allocate memory for weights per coordinate."""
         return torch.zeros(self.blank_shape, dtype=torch.float64, device=device)
 
     def count(self, big: Tensor, weight: float) -> None:
@@ -165,7 +165,7 @@ class Cut:
 
 
 def places_of(cut: Cut) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of `cut.width` values that a cut keeps of its big tensor, as all sums of two lists.
+    """Return the indices of the rows of `cut.width` values that a cut keeps, as all sums of two lists.
 
     >>> dims = Dims([Leaf("out", 2), Leaf("in", 4), Fixed(9)])
     >>> places_of(cut(dims, lambda leaf: {"out": ((0, 2),), "in": ((1, 2),)}[leaf.name]))
@@ -186,7 +186,7 @@ def places_of(cut: Cut) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 @lru_cache(maxsize=1024)
 def indices(runs: Runs) -> Tensor:
-    """Return the indices that `runs` stand for, in increasing order; remembered, so not to be written to.
+    """Return the indices of `runs`, in increasing order; the tensor is cached and must not be changed.
 
     >>> indices(((0, 2), (5, 6)))
     tensor([0, 1, 5])
@@ -202,7 +202,7 @@ def narrow(tensor: Tensor, box: tuple[tuple[int, int, int], ...]) -> Tensor:
 
 
 def cut(dims: Dims, kept: Kept) -> Cut:
-    """Return how a tensor of these dims is cut when every leaf keeps the runs ``kept(leaf)``.
+    """Return the cut of a tensor of these dims if every leaf keeps the runs ``kept(leaf)``.
 
     >>> dims = Dims([Product((Leaf("heads", 2), Leaf("dim", 4))), Fixed(3)])
     >>> c = cut(dims, lambda leaf: ((0, 2),))
@@ -220,7 +220,7 @@ def cut(dims: Dims, kept: Kept) -> Cut:
         for part in factors(dim):
             part_runs = _runs(part, kept)
             size *= sum(stop - start for start, stop in part_runs)
-            if isinstance(part, Fixed) and width > 1:  # plain numbers side by side are one factor
+            if isinstance(part, Fixed) and width > 1:  # adjacent numbers are joined into one factor
                 view[-1] *= part.size
                 runs[-1] = ((0, view[-1]),)
             else:
@@ -232,7 +232,7 @@ def cut(dims: Dims, kept: Kept) -> Cut:
 
 
 def _runs(dim: Dim, kept: Kept) -> Runs:
-    """The runs of indices kept along `dim`."""
+    """Return the runs of indices kept along `dim`."""
     if isinstance(dim, Fixed):
         return ((0, dim.size),)
     if isinstance(dim, Leaf):

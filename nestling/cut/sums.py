@@ -1,7 +1,7 @@
-"""Sums of slices that are all different, in double precision: random sets, and parts of slices.
+"""Double-precision sums of slices that are all different, such as random sets and parts of slices.
 
-The tensors of a model lie one after the other in a few pools, as rows of the trailing values that no plan cuts (the
-nine values of a 3×3 kernel, say). A slice is then a list of rows.
+The tensors of a model are stored one after the other in a few pools, as rows of the trailing values that no plan cuts
+(such as the nine values of a 3×3 kernel). A slice is then a list of rows.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from torch import Tensor
 from nestling.cut.scatter import Places, scatter
 from nestling.cut.slices import Cut, places_of
 
-_WORTH = 4096  # values for which an operation of their own is worth its call
+_WORTH = 4096  # values from which a separate operation pays off
 _FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Sums:
-    """Weighted sums of slices, and the weights they gathered, coordinate by coordinate.
+    """Weighted sums of slices, and the total weight of every coordinate.
 
-    Double-precision sums give back a single-precision value exactly, however many times it was added. A value in
-    double precision they do not; there the changes are summed, because the sum of no change is zero.
+    A double-precision sum returns a single-precision value exactly, however often it was added. For double-precision
+    values, changes are summed instead, so that a value that does not change is exact, too.
 
     Parameters
     ----------
     state
-        The tensors of the whole model; none of them are written.
+        The tensors of the whole model; they are not changed.
     whole
         For every tensor, the cut that keeps all of it.
     """
@@ -45,24 +45,24 @@ class Sums:
         self.restart(state)
 
     def restart(self, state: Mapping[str, Tensor]) -> None:
-        """Begin anew, from a state of the same shapes."""
+        """Start new sums, from a state of the same shapes."""
         self._state = state
         self._used: set[str] = set()
         for pool in self._pools.values():
             pool.clear()
 
     def __contains__(self, name: str) -> bool:
-        """Whether anything was added to a tensor."""
+        """Return whether anything was added to a tensor."""
         return name in self._used
 
     def add(self, tensors: Mapping[str, Tensor], cuts: Mapping[str, Cut], weight: float) -> None:
-        """Add slices, `weight` times, at the places where they were cut."""
-        known: dict[int, tuple[Places, Places]] = {}  # many tensors are cut alike
+        """Add `weight` times the slices at the places where they were cut."""
+        known: dict[int, tuple[Places, Places]] = {}  # many tensors have the same cut
         small: dict[_Pool, tuple[list[Tensor], list[Places]]] = {}
         for name, tensor in tensors.items():
             cut, (pool, start) = cuts[name], self._where[name]
             if self._state[name].dtype == torch.float64:
-                tensor = tensor - cut.take(self._state[name])  # noqa: PLW2901 - sums are of changes: see above
+                tensor = tensor - cut.take(self._state[name])  # noqa: PLW2901 - sum changes: see above
             self._used.add(name)
             size = tensor.numel()
             if size >= _WORTH and cut.boxes is not None and size >= _WORTH * len(cut.boxes):
@@ -78,24 +78,24 @@ class Sums:
                 values, rows = small.setdefault(pool, ([], []))
                 values.append(tensor.reshape(-1))
                 rows.append(np.add.outer(outer + start, inner).ravel())
-        for pool, (values, rows) in small.items():  # together: a call for each would take longer than the sum
+        for pool, (values, rows) in small.items():  # together: one call per tensor would take longer than the sum
             scatter(*pool.room, (np.concatenate(rows), _FIRST), torch.cat(values), weight)
 
     def total(self, name: str) -> Tensor:
-        """Return the sum of a tensor, seen by its factors (float64): where it is kept, not a copy."""
+        """Return the sum of a tensor, viewed by its factors (float64); not a copy."""
         pool, start = self._where[name]
         view = self._whole[name].view
         return pool.room[0][start : start + self._state[name].numel() // pool.width].view(view)
 
     def weight(self, name: str) -> Tensor:
-        """Return the weights of a tensor's rows, shaped as `Cut.blank` (float64): where they are kept, not a copy."""
+        """Return the weights of a tensor's rows, shaped as `Cut.blank` (float64); not a copy."""
         pool, start = self._where[name]
         shape = self._whole[name].blank_shape
         return pool.room[1][start : start + self._state[name].numel() // pool.width].view(shape)
 
 
 class _Pool:
-    """Rows of one width, of all tensors that have such rows."""
+    """The rows of all tensors with rows of one width."""
 
     def __init__(self, width: int, is_complex: bool, device: torch.device) -> None:
         self.width = width
@@ -111,7 +111,7 @@ class _Pool:
     @property
     def room(self) -> tuple[Tensor, Tensor]:
         """Totals, (rows, width), and weights, (rows,)."""
-        if self._room is None:  # fleets whose slices nest need none of it
+        if self._room is None:  # fleets with nested slices never need it
             self._room = (
                 torch.zeros(self.rows, self.width, dtype=self._dtype, device=self._device),
                 torch.zeros(self.rows, dtype=torch.float64, device=self._device),

@@ -1,7 +1,7 @@
-"""How slices travel and are kept: safetensors bytes that carry their plan. Nothing is ever unpickled.
+"""Serialise slices as safetensors bytes that include their plan. Nothing is ever unpickled.
 
-A packed slice is an ordinary safetensors file; the plan, and which names are tied, are JSON in its metadata, under a
-single key: safetensors writes several in an order that changes, and equal slices shall be equal bytes.
+A packed slice is an ordinary safetensors file; the plan and the tied names are JSON in its metadata, under a single
+key: safetensors writes several keys in varying order, and equal slices must be equal bytes.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
-    """Return the state and the plan in `data`, which may come from anywhere: it is validated, never executed.
+    """Return the state and the plan in `data`, which may be untrusted: it is validated, never executed.
 
-    Whether the state fits the plan is for `Tally.add` to say, which knows the model.
+    `Tally.add`, which knows the model, checks that the state fits the plan.
     """
     try:
         state = safetensors.torch.load(data)
@@ -79,7 +79,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
 
 
 def save(path: str | os.PathLike[str], state: Mapping[str, Tensor], plan: Plan) -> None:
-    """Write a packed slice to `path` such that a crash leaves either the old file or the new one, whole.
+    """Write a packed slice to `path` so that a crash leaves either the old file or the new one, complete.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:

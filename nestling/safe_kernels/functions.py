@@ -1,4 +1,4 @@
-"""What is called in place of unsafe kernels: the same numbers, by others."""
+"""Functions that replace unsafe kernels and compute the same numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Size = int | Sequence[int]
 
 
 class SafeKernels(TorchFunctionMode):
-    """Inside of it, unsafe convolutions and norms are computed in a safe way, whoever calls them.
+    """A context in which unsafe convolutions and norms are replaced by safe ones.
 
-    Every call of PyTorch gets a few microseconds slower inside.
+    Every call of PyTorch takes a few microseconds longer inside.
 
     >>> images, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 1, 1)
     >>> with SafeKernels():
@@ -29,11 +29,11 @@ class SafeKernels(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call `func`, or what is safe in its place."""
+        """Call `func`, or its safe replacement."""
         return INSTEAD.get(func, func)(*args, **(kwargs or {}))
 
 
-def convolve(  # noqa: PLR0917 (as PyTorch has them)
+def convolve(  # noqa: PLR0917 (the arguments of PyTorch)
     images: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -42,14 +42,14 @@ def convolve(  # noqa: PLR0917 (as PyTorch has them)
     dilation: Size = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Return the convolution of images, or of sequences, by safe kernels.
+    """Return the convolution of images, or of sequences, computed by safe kernels.
 
     Parameters
     ----------
     images
-        (batch, channels, height, width) or (batch, channels, length); without the batch for one alone.
+        (batch, channels, height, width) or (batch, channels, length); the batch dimension is optional.
     weight, bias, stride, padding, dilation, groups
-        As `torch.nn.functional.conv2d` and `conv1d` take them.
+        As in `torch.nn.functional.conv2d` and `conv1d`.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def convolve_transposed(  # noqa: PLR0917
     groups: int = 1,
     dilation: Size = 1,
 ) -> Tensor:
-    """Return the transposed convolution of images, or of sequences, by safe kernels.
+    """Return the transposed convolution of images, or of sequences, computed by safe kernels.
 
     Its arguments are those of `torch.nn.functional.conv_transpose2d` and `conv_transpose1d`.
 
@@ -98,7 +98,7 @@ def convolve_transposed(  # noqa: PLR0917
 
 
 def instance_norm(*args: Any, **kwargs: Any) -> Tensor:
-    """Return what `torch.nn.functional.instance_norm` does, with the right gradient for a single sample, too.
+    """Return `torch.nn.functional.instance_norm` with a correct gradient for a single sample.
 
     >>> instance_norm(torch.randn(1, 3, 4, 4)).shape
     torch.Size([1, 3, 4, 4])
@@ -107,7 +107,7 @@ def instance_norm(*args: Any, **kwargs: Any) -> Tensor:
 
 
 class _Thinned(torch.autograd.Function):
-    """The pixels at some steps; their gradient is spread over zeros that lie in memory as the pixels do."""
+    """Selects pixels by strides; the gradient is spread over zeros in the memory format of the pixels."""
 
     generate_vmap_rule = True
 
@@ -126,14 +126,14 @@ class _Thinned(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """The opposite of `_Thinned`."""
+    """The inverse of `_Thinned`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(points: Tensor, steps: Sizes, size: Sizes) -> Tensor:
         before = points.shape[: -len(steps)]
-        if points.dim() == 4 and points.stride(1) == 1:  # as far as that can be told, channels last
+        if points.dim() == 4 and points.stride(1) == 1:  # probably channels last
             result = points.new_zeros(before[0], *size, before[1]).permute(0, 3, 1, 2)
         else:
             result = points.new_zeros(*before, *size)
@@ -150,7 +150,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _PlainSlope(torch.autograd.Function):
-    """The same values, with a gradient that is channels first in memory."""
+    """The identity, with a gradient that is channels first in memory."""
 
     generate_vmap_rule = True
 
@@ -170,8 +170,8 @@ class _PlainSlope(torch.autograd.Function):
 def _with_plain_slope(norm: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if input.device.type != "cpu" or len(input) != 1:
         return norm(input, *args, **kwargs)
-    found: Tensor = _PlainSlope.apply(norm(input.contiguous(), *args, **kwargs))
-    return found
+    result: Tensor = _PlainSlope.apply(norm(input.contiguous(), *args, **kwargs))
+    return result
 
 
 def _instead_of_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -179,7 +179,7 @@ def _instead_of_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _named(safe: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Call the images ``input``, as PyTorch does."""
+    """Return `safe` with its first argument called ``input``, as in PyTorch."""
 
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return safe(input, *args, **kwargs)
@@ -198,7 +198,7 @@ INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def each(size: Size, kernel: Sizes) -> Sizes:
-    """One number for every dimension of a kernel, from one for all of them or from several."""
+    """Return one number for every dimension of a kernel."""
     if isinstance(size, int):
         return (size,) * len(kernel)
     return tuple(size) * len(kernel) if len(size) == 1 else tuple(size)
@@ -209,20 +209,20 @@ def _points(steps: Sizes) -> tuple[Any, ...]:
 
 
 def strided_points(kernel: Sizes, steps: Sizes, padding: Size | str) -> bool:
-    """Whether a kernel of one point takes steps over images without padding."""
+    """Return whether a convolution is 1×1 with a stride and without padding."""
     if any(size != 1 for size in kernel) or all(step == 1 for step in steps) or padding == "same":
         return False
     return padding == "valid" or not any(each(padding, kernel))  # type: ignore[arg-type]
 
 
 def at_end(padding: Size | str, dilation: Size) -> tuple[int | str, int]:
-    """Padding and dilation of the last dimension."""
+    """Return the padding and dilation of the last dimension."""
     last = padding if isinstance(padding, int | str) else padding[-1]
     return last, dilation if isinstance(dilation, int) else dilation[-1]
 
 
 def some_column_is_blind(width: int, kernel: int, padding: int | str, dilation: int) -> bool:
-    """Whether an output column may see no pixel: beyond the edges, or between the pixels of a narrow image.
+    """Return whether an output column may see no pixel: beyond the edges, or between those of a narrow image.
 
     >>> some_column_is_blind(1, kernel=1, padding=1, dilation=1), some_column_is_blind(8, 3, 1, 1)
     (True, False)
@@ -233,7 +233,7 @@ def some_column_is_blind(width: int, kernel: int, padding: int | str, dilation: 
 
 
 def _around(kernel: Sizes, padding: Size | str, dilation: Sizes) -> list[int]:
-    """How many zeros padding stands for, as `torch.nn.functional.pad` takes them: the last dimension first."""
+    """Return the padding in the form of `torch.nn.functional.pad`: the last dimension first."""
     if padding == "same":
         reach = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
         pairs = [(total // 2, total - total // 2) for total in reach]

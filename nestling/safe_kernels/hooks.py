@@ -1,4 +1,4 @@
-"""Models that call no unsafe kernel: found by their layers and, where code is not ours, by a run without values."""
+"""Make models safe: find unsafe layers by type, and unsafe calls in other code by a run without values."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from nestling.safe_kernels.functions import INSTEAD, SafeKernels, at_end, each, 
 
 _ConvNd = nn.modules.conv._ConvNd
 _InstanceNorm = nn.modules.instancenorm._InstanceNorm
-_KNOWN_CODE = ("torch.nn.", "nestling.")  # modules from here call nothing unsafe but through layers that `guard` knows
+_KNOWN_CODE = ("torch.nn.", "nestling.")  # code that calls unsafe kernels only through layers that `guard` knows
 
 
 def guard(model: nn.Module, *example: Tensor) -> None:
-    """Make a model compute in a safe way wherever it would call an unsafe kernel; what it computes stays the same.
+    """Make a model avoid unsafe kernels, in place; its results stay the same.
 
-    Layers that may be unsafe run inside of `SafeKernels` from now on, by hooks that survive copying. With an example,
-    code that is neither PyTorch's nor ours is searched for functional calls, without values; where it cannot be run
-    so, the whole model is guarded.
+    Layers that may be unsafe run inside `SafeKernels` from now on, by hooks that are copied with the model. With an
+    example, code that is neither PyTorch's nor ours is run without values to find unsafe functional calls; if that
+    fails, the whole model is guarded.
 
     Parameters
     ----------
     model
-        What is changed, in place.
+        The model to change.
     example
-        Inputs of it.
+        Inputs of the model.
 
     Examples
     --------
@@ -49,24 +49,24 @@ def guard(model: nn.Module, *example: Tensor) -> None:
 
 
 def guarded(module: nn.Module) -> bool:
-    """Return whether `guard` has made a module safe."""
+    """Return whether `guard` has added hooks to a module."""
     return _enter in module._forward_pre_hooks.values()
 
 
 def unguard(module: nn.Module) -> None:
-    """Take back what `guard` did to a single module, for one that now calls safe functions by itself."""
+    """Remove the hooks of `guard` from a single module that now calls safe functions itself."""
     for hooks, ours in ((module._forward_pre_hooks, _enter), (module._forward_hooks, _leave)):
         for key in [key for key, hook in hooks.items() if hook is ours]:
             del hooks[key]
 
 
 def _layer_is_unsafe(module: nn.Module) -> bool:
-    """Whether a layer of PyTorch, or of a class made from one, calls what may be unsafe."""
+    """Return whether a layer of PyTorch, or of a derived class, may call an unsafe kernel."""
     if isinstance(module, _InstanceNorm):
         return True
-    if not isinstance(module, _ConvNd) or len(module.kernel_size) > 2:  # those of volumes are clean
+    if not isinstance(module, _ConvNd) or len(module.kernel_size) > 2:  # 3D convolutions are safe
         return False
-    padding = module.padding if module.padding_mode == "zeros" else 0  # other paddings are laid around before
+    padding = module.padding if module.padding_mode == "zeros" else 0  # other paddings are applied before
     if strided_points(module.kernel_size, module.stride, padding):
         return True
     if module.transposed or module.bias is None:
@@ -76,11 +76,11 @@ def _layer_is_unsafe(module: nn.Module) -> bool:
 
 def _hook(module: nn.Module) -> None:
     if not guarded(module):
-        module.register_forward_pre_hook(_enter, prepend=True)  # nothing may fail before it
+        module.register_forward_pre_hook(_enter, prepend=True)  # first, so that no other hook can fail before it
         module.register_forward_hook(_leave, always_call=True)
 
 
-_SAFE = SafeKernels()  # entered and left again and again: it has no state
+_SAFE = SafeKernels()  # it has no state, so one instance is enough
 
 
 def _enter(_module: nn.Module, _inputs: Any) -> None:
@@ -92,38 +92,38 @@ def _leave(_module: nn.Module, _inputs: Any, _output: Any) -> None:
 
 
 class _Search(TorchFunctionMode):
-    """Notes which module is at work when an unsafe function is called, and does what it is asked to."""
+    """Records which module is active when an unsafe function is called, and calls the function."""
 
     def __init__(self) -> None:
-        self.at_work: list[nn.Module] = []
+        self.active: list[nn.Module] = []
         self.callers: dict[nn.Module, None] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func in INSTEAD and self.at_work and _call_is_unsafe(func, args, kwargs or {}):
-            self.callers[self.at_work[-1]] = None
+        if func in INSTEAD and self.active and _call_is_unsafe(func, args, kwargs or {}):
+            self.callers[self.active[-1]] = None
         return func(*args, **(kwargs or {}))
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Follow which module is at work."""
+        """Track the active module."""
         handles = []
         for module in model.modules():
-            handles.append(module.register_forward_pre_hook(lambda inner, _: self.at_work.append(inner)))
-            handles.append(module.register_forward_hook(lambda *_: self._over(), always_call=True))
+            handles.append(module.register_forward_pre_hook(lambda inner, _: self.active.append(inner)))
+            handles.append(module.register_forward_hook(lambda *_: self._leave(), always_call=True))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _over(self) -> None:
-        self.at_work.pop()
+    def _leave(self) -> None:
+        self.active.pop()
 
 
 def _call_is_unsafe(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call differs from what is done instead of it."""
+    """Return whether a call must be replaced."""
     if func in (F.instance_norm, torch.instance_norm):
         return True
     transposed = func in (F.conv_transpose1d, F.conv_transpose2d)
@@ -139,14 +139,14 @@ def _call_is_unsafe(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 @torch.no_grad()
 def _unsafe_callers(model: nn.Module, example: tuple[Tensor, ...]) -> list[nn.Module]:
-    """The modules whose own code calls what is unsafe: found by a forward pass without values."""
+    """Return the modules whose own code calls unsafe kernels, found by a forward pass without values."""
     search = _Search()
     training = [module for module in model.modules() if module.training]
     state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     try:
         with search.watching(model), search:
             functional_call(model.eval(), state, tuple(value.to("meta") for value in example))
-    except Exception:  # whatever a forward does with tensors that have no values
+    except Exception:  # a forward may fail in any way on tensors without values
         return [model]
     finally:
         for module in training:
