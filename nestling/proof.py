@@ -243,8 +243,7 @@ def _grown(model: nn.Module, axes: AxisMap, subject: _Subject) -> str:
 def _same_axes(small: nn.Module, axes: AxisMap, small_plan: Plan, subject: _Subject) -> str:
     traced = find_axes(small, subject.example, subject.kwexample)
     coarse = str(traced.dims) != str(axes.dims) and str(subject.axes.dims) != str(axes.dims)
-    sizes = {name: sum(stop - start for start, stop in runs) for name, runs in small_plan.runs.items()}
-    problem = difference(axes, sizes, traced, coarse)
+    problem = difference(axes, small_plan.sizes, traced, coarse)
     return f"a size is written into the code: {problem}" if problem else ""
 
 

@@ -215,38 +215,23 @@ def _loop_norm(tensors: Tensors) -> list[Tensor]:
     return [torch.linalg.vector_norm(one) for one in tensors]
 
 
-def _loop_zero(tensors: Tensors) -> None:
-    for one in tensors:
-        one.zero_()
+def _loop(operation: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function that applies an in-place operation to every tensor; lists among its arguments are paired."""
 
+    def loop(tensors: Tensors, *others: Any) -> None:
+        for k, one in enumerate(tensors):
+            operation(one, *(other[k] if isinstance(other, list) else other for other in others))
 
-def _loop_div(tensors: Tensors, by: Tensor) -> None:
-    for one in tensors:
-        one.div_(by)
-
-
-def _loop_copy(tensors: Tensors, given: Tensors) -> None:
-    for one, new in zip(tensors, given, strict=True):
-        one.copy_(new)
-
-
-def _loop_lerp(tensors: Tensors, towards: Tensors, share: float) -> None:
-    for one, new in zip(tensors, towards, strict=True):
-        one.lerp_(new, share)
-
-
-def _loop_maximum(tensors: Tensors, others: Tensors) -> None:
-    for one, new in zip(tensors, others, strict=True):
-        torch.maximum(one, new, out=one)
+    return loop
 
 
 _LOOPS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
     "_foreach_norm": (_loop_norm, _returns),
-    "_foreach_zero_": (_loop_zero, _changes()),
-    "_foreach_div_": (_loop_div, _changes(torch.tensor(3.0, device="cpu"))),
-    "_foreach_copy_": (_loop_copy, _changes(_samples(2.0))),
-    "_foreach_lerp_": (_loop_lerp, _changes(_samples(2.0), 0.3)),
-    "_foreach_maximum_": (_loop_maximum, _changes(_samples(2.0))),
+    "_foreach_zero_": (_loop(Tensor.zero_), _changes()),
+    "_foreach_div_": (_loop(Tensor.div_), _changes(torch.tensor(3.0, device="cpu"))),
+    "_foreach_copy_": (_loop(Tensor.copy_), _changes(_samples(2.0))),
+    "_foreach_lerp_": (_loop(Tensor.lerp_), _changes(_samples(2.0), 0.3)),
+    "_foreach_maximum_": (_loop(lambda one, new: torch.maximum(one, new, out=one)), _changes(_samples(2.0))),
 }
 
 

@@ -13,8 +13,8 @@ from nestling.axes.rules_shape import EMPTY
 COUNTED = "how many there are is written in the code"  # the reason of frozen heads and groups that do not follow a cut
 
 
-def difference(axes: AxisMap, sizes: Mapping[str, int], found: AxisMap, coarse: bool = False) -> str:
-    """Describe where `found`, traced from a model cut to `sizes`, differs from the expected axes; '' if nowhere.
+def difference(axes: AxisMap, sizes: Mapping[str, int], traced: AxisMap, coarse: bool = False) -> str:
+    """Describe where `traced`, the axes of a model cut to `sizes`, differ from the expected ones; '' if nowhere.
 
     Names and couplings may differ (by chance, two parts get the same size, or an axis of one unit no longer couples
     others); the structure may not: the same products and sums, of the sizes kept. If dims were declared by hand, a
@@ -26,13 +26,13 @@ def difference(axes: AxisMap, sizes: Mapping[str, int], found: AxisMap, coarse: 
     >>> difference(axes, {"model.0": 3}, axes)
     "'0.weight' should be [3] [4], but is [8] [4]"
     """
-    if EMPTY in found.frozen.values() and EMPTY not in axes.frozen.values():
+    if EMPTY in traced.frozen.values() and EMPTY not in axes.frozen.values():
         return "a slice that held something is empty"
     for name, dims in axes.dims.items():
-        if name not in found.dims:  # it was dropped with its block
+        if name not in traced.dims:  # it was dropped with its block
             continue
         wanted = [_plain(dim, axes, sizes) for dim in dims]
-        real = [_plain(dim, found, {}) for dim in found.dims[name]]
+        real = [_plain(dim, traced, {}) for dim in traced.dims[name]]
         if not all(_match(a, b, coarse) for a, b in zip(wanted, real, strict=True)):
             return f"{name!r} should be {_shape(wanted)}, but is {_shape(real)}"
     return ""

@@ -48,7 +48,7 @@ class ShapeMode(TorchDispatchMode):
         valued = not any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
         if not valued:
             args, kwargs = tree_map_only(
-                Tensor, lambda given: given if given.is_meta else self.twin(given), (args, kwargs)
+                Tensor, lambda tensor: tensor if tensor.is_meta else self.twin(tensor), (args, kwargs)
             )
         out = func(*args, **kwargs)
         if valued and func.overloadpacket.__name__ in _CONSTRUCTORS and out.is_meta and out.numel() <= _SMALL:
@@ -67,7 +67,7 @@ def on_shapes(run: Callable[[tuple[Any, ...], dict[str, Any]], T], args: tuple[A
         return run(args, kwargs)
     except Exception as first:
         try:
-            return run(*tree_map_only(Tensor, lambda given: given.to("meta"), (args, kwargs)))
+            return run(*tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs)))
         except Exception:
             raise first from None
 

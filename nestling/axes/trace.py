@@ -250,23 +250,23 @@ class Tracer(ShapeMode):
     def seen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Apply the rule of an operation that was just run."""
         name = func.overloadpacket.__name__
-        given = tensors_in([args, kwargs])
+        inputs = tensors_in([args, kwargs])
         if not tensors_in(out):
             if func._schema.is_mutable:  # it writes to its inputs in an unknown way
-                for tensor in given:
+                for tensor in inputs:
                     for node in self.get(tensor):
                         freeze(node, f"no rule for {func.overloadpacket}")
             return
         if name in VIEWS or name in CARRIERS or is_pointwise(func):
-            self.streams.carry(given, tensors_in(out))
+            self.streams.carry(inputs, tensors_in(out))
         if name in VIEWS:
             for view in tensors_in(out):
-                if id(given[0]) in self.registered:
-                    self.registered[id(view)] = self.registered[id(given[0])]
-                for node, why in self._pending.get(id(given[0]), ()):
+                if id(inputs[0]) in self.registered:
+                    self.registered[id(view)] = self.registered[id(inputs[0])]
+                for node, why in self._pending.get(id(inputs[0]), ()):
                     self.freeze_on_use(view, node, why)
         else:
-            for tensor in given:
+            for tensor in inputs:
                 self._use(tensor)
         rule = RULES.get(name) or RULES.get(name.removesuffix("_")) or (pointwise if is_pointwise(func) else None)
         try:
@@ -274,7 +274,7 @@ class Tracer(ShapeMode):
                 raise Clash(f"no rule for {func.overloadpacket}")
             rule(self, out, _named(func, args, kwargs))
         except Clash as clash:
-            for tensor in given:
+            for tensor in inputs:
                 for node in self.get(tensor):
                     freeze(node, str(clash))
             for tensor in tensors_in(out):

@@ -91,10 +91,10 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere, as may NESTLING_DEBUG=1.")
+        bool, typer.Option("--debug", help="Show tracebacks, as NESTLING_DEBUG=1 does; accepted anywhere.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also show what is no warning, such as fallbacks; may stand anywhere.")
+        bool, typer.Option("--verbose", help="Also show informational messages, such as fallbacks; accepted anywhere.")
     ] = False,
 ) -> None:
     """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""

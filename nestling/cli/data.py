@@ -91,7 +91,7 @@ def show_command(
     how: Annotated[str, typer.Option(metavar="HOW", help="iid, classes, dirichlet or user.")] = "iid",
     classes_per_client: Annotated[int | None, typer.Option(metavar="N", help="Needed by --how classes.")] = None,
     alpha: Annotated[
-        float | None, typer.Option(metavar="ALPHA", help="Needed by --how dirichlet; the smaller, the less alike.")
+        float | None, typer.Option(metavar="ALPHA", help="Needed by --how dirichlet; small values are far from IID.")
     ] = None,
     minimum: Annotated[int, typer.Option(metavar="N", help="The fewest samples a client may have.")] = 1,
     seed: Annotated[int, typer.Option(metavar="SEED", help="The seed of the experiment.")] = 0,
@@ -99,7 +99,7 @@ def show_command(
         Path | None, typer.Option(metavar="DIR", help="Where the dataset's files are, if not in the cache.")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also draw the partition, as a page of its own.")
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a page with figures of the partition.")
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:

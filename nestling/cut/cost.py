@@ -66,7 +66,7 @@ def cost(
     if batch is not None:
         example, kwexample = tree_map_only(
             Tensor,
-            lambda given: given[:1].expand(batch, *given.shape[1:]) if given.dim() else given,
+            lambda tensor: tensor[:1].expand(batch, *tensor.shape[1:]) if tensor.dim() else tensor,
             (example, kwexample),
         )
     try:
@@ -100,7 +100,7 @@ def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         if losses:
             torch.stack(losses).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    held = sum(given.numel() * given.element_size() for given in inputs)
+    held = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
     return flops.get_total_flops() // 2, held + memory.peak_without(gradients)
 
 

@@ -192,13 +192,12 @@ class Tally:
             if not all(any(a <= start and stop <= b for a, b in kept) for start, stop in runs):
                 raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
         both = {**plan.runs, **touched.runs}
-        sizes = {name: sum(stop - start for start, stop in runs) for name, runs in plan.runs.items()}
         slices = self._by_first_name(cuts(self._axes, plan))
         result = {}
         for names in self._groups:
             dims = self._axes.dims[names[0]]
             if names[0] in slices and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
-                inside = cut(smaller(dims, sizes), lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
+                inside = cut(smaller(dims, plan.sizes), lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
                 where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
                 result[names] = inside, where
         return result

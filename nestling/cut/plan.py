@@ -76,6 +76,11 @@ class Plan:
         return tuple(self.runs.items()), self.blocks
 
     @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The number of units kept of every axis that the plan names."""
+        return {name: sum(stop - start for start, stop in runs) for name, runs in self.runs.items()}
+
+    @cached_property
     def digest(self) -> str:
         """A digest of the content: twelve hexadecimal digits."""
         return hashlib.sha256(msgspec.json.encode([self.runs, self.blocks])).hexdigest()[:12]
@@ -91,7 +96,7 @@ class Plan:
         return hash(self.content)
 
     def __repr__(self) -> str:
-        kept = ", ".join(f"{name}: {sum(b - a for a, b in runs)}" for name, runs in list(self.runs.items())[:4])
+        kept = ", ".join(f"{name}: {size}" for name, size in list(self.sizes.items())[:4])
         more = ", …" if len(self.runs) > 4 else ""
         blocks = "" if self.blocks is None else f", {len(self.blocks)} blocks"
         return f"Plan({self.key}: {kept or 'whole'}{more}{blocks})"

@@ -74,7 +74,7 @@ def resize(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
     torch.Size([4, 4])
     """
     plan.fit(axes)
-    return shrunk(model, axes, _sizes(plan), plan.blocks)
+    return shrunk(model, axes, plan.sizes, plan.blocks)
 
 
 def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
@@ -87,9 +87,8 @@ def axes_of(axes: AxisMap, plan: Plan) -> AxisMap:
     {'model.0': 4}
     """
     plan.fit(axes)
-    sizes = _sizes(plan)
-    table = {name: replace(axis, size=sizes.get(name, axis.size)) for name, axis in axes.table.items()}
-    left = {name: smaller(axes.dims[name], sizes) for name in cuts(axes, plan)}
+    table = {name: replace(axis, size=plan.sizes.get(name, axis.size)) for name, axis in axes.table.items()}
+    left = {name: smaller(axes.dims[name], plan.sizes) for name in cuts(axes, plan)}
     gone = [name for name in axes.blocks if plan.blocks is not None and name not in plan.blocks]
     blocks = {name: names for name, names in axes.blocks.items() if name not in gone and not inside(name, gone)}
     tied = {name: first for name, first in axes.tied.items() if name in left and first in left}
@@ -109,8 +108,4 @@ def _sliced(model: nn.Module, axes: AxisMap, plan: Plan) -> nn.Module:
                 return slices[label].take(old.detach())
         return torch.empty_like(old, device="meta") if name in axes.dims else old.detach().clone()
 
-    return shrunk(model, axes, _sizes(plan), plan.blocks, swap)
-
-
-def _sizes(plan: Plan) -> dict[str, int]:
-    return {name: sum(stop - start for start, stop in runs) for name, runs in plan.runs.items()}
+    return shrunk(model, axes, plan.sizes, plan.blocks, swap)

@@ -25,7 +25,7 @@ _SHORT = {  # headings no wider than the values below them
 
 NOTE = (
     "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
-    "final: after the last round; best: at the round that turned out best, which nobody knows beforehand; "
+    "final: after the last round; best: at the best round, which is only known afterwards; "
     "perplexity: lower is better; ±: standard deviation over seeds; "
     "bold: the best finished experiment on the same data and partition"
 )

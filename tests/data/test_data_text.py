@@ -122,7 +122,7 @@ def test_what_cannot_be_is_said_in_a_sentence():
         share(stream, 2, "user")
     with pytest.raises(DataError, match="is by its users"):
         share(users, 1, "iid")
-    with pytest.raises(DataError, match="'iid' or by 'user', not by 'dirichlet'"):
+    with pytest.raises(DataError, match="'iid' or 'user', not 'dirichlet'"):
         share(stream, 2, "dirichlet")
     with pytest.raises(DataError, match="gets 0 sequences of 4 words"):
         share(stream, 10, "iid")

@@ -184,7 +184,7 @@ def test_the_length_of_sequences_may_exceed_the_papers_positions():
         ({"data": Data(name="words", partition="user", samples=10, vocabulary=200)}, "data.samples is for images"),
         (
             {"data": Data(name="words", partition="classes", classes_per_client=2)},
-            "'iid' or by 'user', not by 'classes'",
+            "'iid' or 'user', not 'classes'",
         ),
         ({"data": Data(name="words", vocabulary=200)}, "words is by its users: set data.partition=user"),
         ({"data": Data(name="words", partition="user", vocabulary=20)}, "at least 163, not 20"),

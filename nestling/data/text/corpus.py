@@ -278,7 +278,7 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     elif how == "user":
         make, sizes = _users(text, clients, minimum, seed)
     else:
-        raise DataError(f"a text is dealt out 'iid' or by 'user', not by {how!r}")
+        raise DataError(f"the partition of a text is 'iid' or 'user', not {how!r}")
     if sizes is not None and (sizes.min() < minimum or sizes.max() < 1):
         raise DataError(
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
