@@ -65,8 +65,8 @@ OTHERS := .venv-flower/.ready .venv-pfl/.ready
 	&& .venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r $< \
 	&& touch $@
 
-bench: $(READY) $(OTHERS)  ## speed and memory as ratios, side by side in one run; PARTS=rounds for some of it
-	$(BIN)/python -m bench $(PARTS)
+bench: $(READY) $(OTHERS)  ## speed and memory as ratios, side by side in one run; PARTS=rounds for some of it, AGAINST=REV for before and after
+	$(BIN)/python -m bench $(PARTS) $(if $(AGAINST),--against $(AGAINST))
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bench import cells, chosen, facts, markdown, measure, report
+from bench.rounds.against import against
 from nestling.cli.complaint import complaint
 from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.errors import ConfigError
@@ -16,16 +18,25 @@ from nestling.errors import ConfigError
 
 def bench_command(
     parts: Annotated[list[str] | None, typer.Argument(help="The parts to measure; all of them by default.")] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, single repeats: means little.")] = False,
+    revision: Annotated[
+        str, typer.Option("--against", metavar="REV", help="Measure rounds against those of an earlier revision alone.")
+    ] = "",
     read: Annotated[Path | None, typer.Option(help="Print a file that --json wrote, and measure nothing.")] = None,
 ) -> None:
     """Measure speed and memory of this machine as ratios, side by side in one run.
 
     Takes some minutes. Leave the machine alone meanwhile: ratios bear some noise, not any amount.
     """
-    found = _measured(parts or [], quick) if read is None else _read(read)
+    if revision and read is None:
+        if parts and parts != ["rounds"]:
+            raise ConfigError("--against is for the part rounds alone")
+        found = _against(revision, quick)
+    else:
+        found = _measured(parts or [], quick) if read is None else _read(read)
     if as_json:
         print_json(found)
     elif as_markdown:
@@ -41,6 +52,11 @@ def _measured(names: list[str], quick: bool) -> dict[str, Any]:
         with working(f"measuring {name}"):
             found[name] = measure(part, quick)
     return report(found, quick)
+
+
+def _against(revision: str, quick: bool) -> dict[str, Any]:
+    with working(f"measuring rounds against {revision}"):
+        return report({"rounds": measure(partial(against, revision), quick)}, quick)
 
 
 def _read(path: Path) -> dict[str, Any]:

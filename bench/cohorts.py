@@ -1,7 +1,7 @@
 """How much faster cohorts train: the measurements behind ``cohort="auto"``.
 
-``python -m bench.cohorts`` prints the table that `nestling.experiment.cohorts` reads. Clients one by one and together
-are trained in turn, on one thread; what is compared is the medians of *processor* seconds, which a busy machine
+``python -m bench.cohorts`` prints the table that `nestling.client.grouped.group_jobs` reads. Clients one by one and
+together are trained in turn, on one thread; compared are the medians of *processor* seconds, which a busy machine
 stretches less than those of the clock.
 """
 
@@ -19,20 +19,22 @@ import torch
 
 from bench.figure import Figure
 from bench.timing import side_by_side
+from nestling.client.grouped.describe_model import describe_model
+from nestling.client.grouped.group_jobs import Row, Table
+from nestling.client.grouped.group_worker import GroupWorker
+from nestling.client.submodels import build
 from nestling.data import from_arrays
-from nestling.experiment.built import built
-from nestling.experiment.cohorts import Row, Table
-from nestling.experiment.jobs import GroupJob, Train
-from nestling.experiment.likeness import likeness
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.fleet import parse_level
 from nestling.heap import keep_freed_memory
 from nestling.kernels.grouped_layers import Layout
+from nestling.methods import Participant
+from nestling.methods.messages import GroupJob, JobEnvelope, TrainJob
 from nestling.nets import example
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 SIZES = (2, 5, 10, 20, 50)
-COMMAND = "python -m bench.cohorts > nestling/experiment/cohorts.json"
+COMMAND = "python -m bench.cohorts > nestling/client/grouped/gains.json"
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,16 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
         fleet=FleetSettings(clients=clients, per_round=clients, levels="a"),
         local=LocalTraining(epochs=1, batch=case.batch),
     )
-    made = setting(Overrides(experiment, dataset=from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))))
-    worker, plan = Worker(made), made.submodel(ratio)
-    model = built(made, plan, ratio)
-    kind, width, layers = likeness(model)
+    dataset = from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))
+    simulation = simulate(Overrides(experiment, dataset=dataset))
+    setup, level = simulation.setup, parse_level(ratio)
+    worker, plan = GroupWorker(setup, simulation.data), setup.submodel_plan(ratio)
+    model = build(setup, plan, ratio)
+    kind, width, layers = describe_model(model)
     state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    jobs = tuple(Train(client, 1, ratio, plan, state, 0.01) for client in range(clients))
+    jobs = tuple(
+        JobEnvelope(TrainJob(Participant(client, level, share), plan, 1, 0.01), state) for client in range(clients)
+    )
     layout: Layout = "channels" if kind == "convolution" else "batch"
 
     def alone(count: int) -> None:

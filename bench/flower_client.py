@@ -16,7 +16,7 @@ from torch import nn
 
 from bench.rounds.client import fit, training
 from bench.rounds.workloads import find, prepare
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
 from nestling.nets import MODELS, build
@@ -27,42 +27,42 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Tell what share of the model's width this device can carry."""
-    made = setting(message.content["config"])
-    return Message(RecordDict({"metrics": MetricRecord({"rate": rate(made, context)})}), reply_to=message)
+    simulation = simulation_of(message.content["config"])
+    return Message(RecordDict({"metrics": MetricRecord({"rate": rate(simulation, context)})}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     config = message.content["config"]
-    made = setting(config)
-    model = net(made, rate(made, context))
+    simulation = simulation_of(config)
+    model = net(simulation, rate(simulation, context))
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    loader = training(made, context.node_config["partition-id"], config["server-round"])
-    loss = fit(model, loader, made.experiment.local)
+    loader = training(simulation, context.node_config["partition-id"], config["server-round"])
+    loss = fit(model, loader, simulation.settings.local)
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(loader.dataset)})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
 
 
-def net(made: Setting, rate: float) -> nn.Module:
+def net(simulation: Simulation, rate: float) -> nn.Module:
     """The model of a level, of narrower layers from the start, with HeteroFL's Scaler and static norms."""
-    settings = made.experiment.model
+    settings = simulation.settings.model
     widths = {**MODELS[settings.name].options, **settings.options}["widths"]
     narrow = [math.ceil(rate * math.ceil(settings.width * width)) for width in widths]
     model = build(settings.name, **{**settings.options, "widths": narrow})
-    scale(model, made.axes, rate)
+    scale(model, simulation.setup.axes, rate)
     make_static(model)
     return model
 
 
-def rate(made: Setting, context: Context) -> float:
-    return made.level(context.node_config["partition-id"], 1).ratio
+def rate(simulation: Simulation, context: Context) -> float:
+    return simulation.fleet.level(context.node_config["partition-id"], 1).ratio
 
 
-def setting(config: ConfigRecord) -> Setting:
+def simulation_of(config: ConfigRecord) -> Simulation:
     return _prepared(config["workload"], config["quick"])
 
 
 @cache
-def _prepared(workload: str, quick: bool) -> Setting:
+def _prepared(workload: str, quick: bool) -> Simulation:
     torch.set_num_threads(1)
     return prepare(find(workload, quick))

@@ -15,7 +15,7 @@ from torch import nn
 
 from bench.rounds.floor import bare, steps
 from bench.rounds.workloads import find, prepare, read
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 
 app = ClientApp()
 
@@ -23,20 +23,20 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     told = message.content["told"]
-    made = setting(told["workload"], told["quick"])
+    simulation = simulation_of(told["workload"], told["quick"])
     net = model(told["workload"], told["quick"], told["ratio"])
     net.load_state_dict(message.content["slice"].to_torch_state_dict())
-    steps(net, read(made, told["client"], told["round"]), made.experiment.local)
+    steps(net, read(simulation, told["client"], told["round"]), simulation.settings.local)
     content = RecordDict({"slice": ArrayRecord(net.state_dict()), "told": ConfigRecord({"client": told["client"]})})
     return Message(content, reply_to=message)
 
 
 @cache
-def setting(workload: str, quick: bool) -> Setting:
+def simulation_of(workload: str, quick: bool) -> Simulation:
     torch.set_num_threads(1)
     return prepare(find(workload, quick))
 
 
 @cache
 def model(workload: str, quick: bool, ratio: float) -> nn.Module:
-    return bare(setting(workload, quick), ratio)
+    return bare(simulation_of(workload, quick), ratio)

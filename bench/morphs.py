@@ -10,12 +10,10 @@ import torch
 from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data import from_arrays
-from nestling.engines import LocalEngine
-from nestling.experiment.between import between
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, Setting, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.simulator import Simulator
+from nestling.methods.context import Merged
+from nestling.server.state import ServerState
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 _SAMPLES = 600  # of a client, as MNIST has for 100 of them
@@ -26,10 +24,9 @@ _PART = 20  # measured on a twentieth of the samples
 def morphs(quick: bool = False) -> Iterator[Figure]:
     """A distillation of ResNet8 in the paper's setting, against ten rounds of ten clients with the whole ResNet8."""
     client = _SAMPLES // (_PART * (10 if quick else 1))
-    made = _setting("fedmorph", {"ratio": 0.1, "epochs": 2, "every": 1}, client)
-    server = Server.start(made, None)
-    whole, small = _setting("fedavg", {}, client), _setting("fedmorph", {"ratio": 0.1, "every": 0}, client)
-    actions = [partial(_morph, made, server), partial(_round, whole), partial(_round, small)]
+    morphing = _simulation("fedmorph", {"ratio": 0.1, "epochs": 2, "every": 1}, client)
+    whole, small = _simulation("fedavg", {}, client), _simulation("fedmorph", {"ratio": 0.1, "every": 0}, client)
+    actions = [partial(_morph, morphing), partial(_round, whole), partial(_round, small)]
     distilled, fedavg, fedmorph = side_by_side(*actions, repeats=1 if quick else 3)
     ratio, beside = distilled / (10 * fedavg), distilled / (10 * fedmorph)
     yield Figure(
@@ -42,7 +39,7 @@ def morphs(quick: bool = False) -> Iterator[Figure]:
     )
 
 
-def _setting(method: str, options: dict[str, object], client: int) -> Setting:
+def _simulation(method: str, options: dict[str, object], client: int) -> Simulation:
     """Ten clients, all of them in every round, and a server with unlabelled samples."""
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (round(10 * client / (1 - _SERVER)), 1, 28, 28), dtype=torch.uint8, generator=draw)
@@ -56,12 +53,15 @@ def _setting(method: str, options: dict[str, object], client: int) -> Setting:
         fleet=FleetSettings(clients=10, per_round=10, levels="a"),
         local=LocalTraining(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
     ).with_settings([f"data.unlabelled={_SERVER}"])
-    return setting(Overrides(experiment, dataset=from_arrays(images, labels, test=(images[:10], labels[:10]))))
+    dataset = from_arrays(images, labels, test=(images[:10], labels[:10]))
+    return simulate(Overrides(experiment, dataset=dataset))
 
 
-def _morph(made: Setting, server: Server) -> None:
-    between(made, server, server.next(), 0.1)
+def _morph(simulation: Simulation) -> None:
+    state = ServerState.start(simulation.setup)
+    context = state.context(simulation.setup, simulation.public)
+    simulation.setup.method.after_merge(context, Merged(state.model, lambda name: state.model[name]))
 
 
-def _round(made: Setting) -> None:
-    run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))
+def _round(simulation: Simulation) -> None:
+    Simulator(simulation).run_round(ServerState.start(simulation.setup))

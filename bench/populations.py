@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from bench.apart import apart, most_memory
 from bench.figure import Figure
 from bench.timing import side_by_side
 from nestling.data.text.synthetic import USERS as POPULATION
-from nestling.engines import LocalEngine
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
+from nestling.server.state import ServerState
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 
@@ -47,16 +44,16 @@ def _words(clients: int, drawn: int) -> Experiment:
 
 
 def _rounds(clients: int, drawn: int) -> Callable[[], None]:
-    """A function that plays the next round of an experiment with a population of so many."""
-    made = setting(Overrides(_words(clients, drawn)))
-    engine = LocalEngine(partial(Worker, made))
-    servers = [Server.start(made, None)]
+    """Return a function that runs the next round of an experiment with a population of so many."""
+    simulation = simulate(Overrides(_words(clients, drawn)))
+    simulator = Simulator(simulation)
+    states = [ServerState.start(simulation.setup)]
 
-    def play_next() -> None:
-        after, _ = run_round(made, servers.pop(), engine)
-        servers.append(after)
+    def run_next() -> None:
+        after, _ = simulator.run_round(states.pop())
+        states.append(after)
 
-    return play_next
+    return run_next
 
 
 def set_up_and_tell() -> dict[str, float]:
@@ -66,9 +63,9 @@ def set_up_and_tell() -> dict[str, float]:
     """
     before = most_memory()
     start = time.perf_counter()
-    made = setting(Overrides(_words(POPULATION, 200)))
-    made.level(POPULATION - 1, 1)
-    made.sample(1)
+    simulation = simulate(Overrides(_words(POPULATION, 200)))
+    simulation.fleet.level(POPULATION - 1, 1)
+    simulation.fleet.sample(1)
     spent = time.perf_counter() - start
     most = most_memory()
     # the kernel's count is a little behind, so in a program that had more before, the difference may be below zero

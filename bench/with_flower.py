@@ -23,7 +23,7 @@ from bench.flower_simulation import simulate
 from bench.rounds.contest import Laps, own_voice
 from bench.rounds.dictionaries import Average, cut, index_lists
 from bench.rounds.workloads import find, prepare
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 
 ROUNDS = 1_000_000  # more than anybody will ask for
 
@@ -33,16 +33,19 @@ class HeteroFL(FedAvg):
 
     Parameters
     ----------
-    made
+    simulation
         The workload.
     rates
         Node → the share of the model's width that it can carry.
     """
 
-    def __init__(self, made: Setting, rates: dict[int, float]) -> None:
+    def __init__(self, simulation: Simulation, rates: dict[int, float]) -> None:
         super().__init__(fraction_evaluate=0.0)
         self._rates = rates
-        self._lists = {rate: index_lists(made.axes, made.submodel(rate)) for rate in set(rates.values())}
+        self._lists = {
+            rate: index_lists(simulation.setup.axes, simulation.setup.submodel_plan(rate))
+            for rate in set(rates.values())
+        }
         self._state: dict[str, torch.Tensor] = {}
 
     def configure_train(
@@ -84,7 +87,7 @@ def main() -> None:
     voice = own_voice()
     torch.set_num_threads(1)
     workload, size = sys.argv[1:]
-    made = prepare(find(workload, size == "quick"))
+    simulation = prepare(find(workload, size == "quick"))
     config = ConfigRecord({"workload": workload, "quick": size == "quick"})
     laps = Laps(voice)
 
@@ -93,12 +96,12 @@ def main() -> None:
             raise Over
 
     def serve(grid: Grid) -> None:
-        strategy = HeteroFL(made, ask(grid, made.fleet.clients, config))
-        arrays = ArrayRecord(made.model.state_dict())
+        strategy = HeteroFL(simulation, ask(grid, simulation.fleet.clients, config))
+        arrays = ArrayRecord(simulation.setup.model.state_dict())
         with suppress(Over):
             strategy.start(grid, arrays, ROUNDS, train_config=config, evaluate_fn=between_rounds)
 
-    simulate(serve, client_app, made.fleet.clients)
+    simulate(serve, client_app, simulation.fleet.clients)
 
 
 if __name__ == "__main__":

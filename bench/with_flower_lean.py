@@ -31,13 +31,18 @@ class HeteroFL:
 
     def __init__(self, workload: str, quick: bool) -> None:
         self._told = {"workload": workload, "quick": quick}
-        self._made = prepare(find(workload, quick))
-        self.state = {name: tensor.detach().clone() for name, tensor in self._made.model.state_dict().items()}
-        self._tally = Tally(self._made.axes, self.state)
-        self.plans = {client: self._made.submodel(self._ratio(client)) for client in self._made.sample(1)}
+        self._simulation = prepare(find(workload, quick))
+        self.state = {
+            name: tensor.detach().clone() for name, tensor in self._simulation.setup.model.state_dict().items()
+        }
+        self._tally = Tally(self._simulation.setup.axes, self.state)
+        self.plans = {
+            client: self._simulation.setup.submodel_plan(self._ratio(client))
+            for client in self._simulation.fleet.sample(1)
+        }
 
     def _ratio(self, client: int) -> float:
-        return self._made.level(client, 1).ratio
+        return self._simulation.fleet.level(client, 1).ratio
 
     def run_round(self, number: int, grid: Grid) -> None:
         """Play a round, without what Flower's own strategies do around it."""
@@ -53,7 +58,7 @@ class HeteroFL:
         slices: dict[Any, ArrayRecord] = {}
         for (client, plan), node in zip(self.plans.items(), grid.get_node_ids(), strict=True):
             if plan not in slices:  # a slice is packed once, whoever gets it
-                slices[plan] = ArrayRecord(extract(self._made.axes, plan, self.state))
+                slices[plan] = ArrayRecord(extract(self._simulation.setup.axes, plan, self.state))
             told = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": number})
             content = RecordDict({"slice": slices[plan], "told": told})
             yield Message(content, node, MessageType.TRAIN, group_id=str(number))

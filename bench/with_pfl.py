@@ -30,7 +30,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from bench.rounds.floor import bare  # noqa: E402
 from bench.rounds.workloads import find, prepare, read  # noqa: E402
-from nestling.experiment.setting import Setting  # noqa: E402
+from nestling.experiment.simulation import Simulation  # noqa: E402
 
 ROUNDS = 1_000_000  # more than anybody will ask for
 
@@ -38,9 +38,9 @@ ROUNDS = 1_000_000  # more than anybody will ask for
 class Net(nn.Module):
     """The model of all clients, as pfl wants it."""
 
-    def __init__(self, made: Setting) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
-        self.net = bare(made, 1.0)
+        self.net = bare(simulation, 1.0)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self.net(inputs), targets)
@@ -66,21 +66,21 @@ class Turns(TrainingProcessCallback):
         return not self._laps.next(), Metrics()
 
 
-def dataset(made: Setting, client: int) -> PyTorchTensorDataset:
+def dataset(simulation: Simulation, client: int) -> PyTorchTensorDataset:
     """A client's samples in the order of its first round."""
-    inputs, targets = (torch.cat(parts) for parts in zip(*read(made, client, 1), strict=True))
+    inputs, targets = (torch.cat(parts) for parts in zip(*read(simulation, client, 1), strict=True))
     return PyTorchTensorDataset(tensors=[inputs, targets])
 
 
 def main() -> None:
     torch.set_num_threads(1)
     workload, size = sys.argv[1:]
-    made = prepare(find(workload, size == "quick"))
-    local, clients = made.experiment.local, made.sample(1)
-    net = Net(made)
+    simulation = prepare(find(workload, size == "quick"))
+    local, clients = simulation.settings.local, simulation.fleet.sample(1)
+    net = Net(simulation)
     optimizer = partial(torch.optim.SGD, momentum=local.momentum, weight_decay=local.weight_decay, fused=True)
     model = PyTorchModel(net, optimizer, torch.optim.SGD(net.parameters(), lr=1.0))
-    held = {client: dataset(made, client) for client in clients}
+    held = {client: dataset(simulation, client) for client in clients}
     users = FederatedDataset(held.__getitem__, get_user_sampler("minimize_reuse", list(clients)))
     FederatedAveraging().run(
         NNAlgorithmParams(

@@ -16,13 +16,13 @@ import torch
 
 from bench.apart import apart
 from bench.figure import Figure
+from nestling.client.grouped.group_worker import GroupWorker
 from nestling.data import from_arrays
 from nestling.engines import LocalEngine
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
 from nestling.nets import build, example
+from nestling.server.state import ServerState
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 MODEL, BATCH, WORKERS = "resnet18", 10, 2
@@ -52,10 +52,11 @@ def round_peak(method: str, levels: str, clients: int) -> int:
     list(idle.work([None] * WORKERS))
     programs = _memory()
     idle.close()
-    made = setting(Overrides(experiment, dataset=from_arrays(images, labels, test=(images[:50], labels[:50]))))
-    engine = LocalEngine(partial(Worker, made), WORKERS)
-    server = Server.start(made, None)
-    most = _most(lambda: run_round(made, server, engine)) - programs
+    dataset = from_arrays(images, labels, test=(images[:50], labels[:50]))
+    simulation = simulate(Overrides(experiment, dataset=dataset))
+    engine = LocalEngine(partial(GroupWorker, simulation.setup, simulation.data), WORKERS)
+    simulator, state = Simulator(simulation, engine), ServerState.start(simulation.setup)
+    most = _most(lambda: simulator.run_round(state)) - programs
     engine.close()
     return most
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
     from nestling.data import Dataset, Partition, partition
     from nestling.experiment import LoadedRun, Result, load, resume, run
-    from nestling.methods import Method, Turn
+    from nestling.methods import Method, Part, PlanPart
     from nestling.proof import Report, check
     from nestling.settings import Experiment
 
@@ -24,12 +24,13 @@ __all__ = [
     "LoadedRun",
     "Method",
     "NestlingError",
+    "Part",
     "Partition",
     "Plan",
+    "PlanPart",
     "Report",
     "Result",
     "Tally",
-    "Turn",
     "check",
     "cost",
     "extract",
@@ -55,6 +56,7 @@ _HOME = {
         "nestling.cut": (
             "Cost",
             "Plan",
+            "PlanPart",
             "Tally",
             "cost",
             "extract",
@@ -66,7 +68,7 @@ _HOME = {
             "unpack",
         ),
         "nestling.data": ("Dataset", "Partition", "partition"),
-        "nestling.methods": ("Method", "Turn"),
+        "nestling.methods": ("Method", "Part", "PlanPart"),
         "nestling.experiment": ("LoadedRun", "Result", "load", "resume", "run"),
         "nestling.settings": ("Experiment",),
     }.items()

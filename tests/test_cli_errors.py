@@ -17,6 +17,7 @@ from nestling.data import fetch
 from nestling.errors import RunFailed
 from nestling.experiment import runner as experiment
 from nestling.experiment import sweep as many
+from nestling.experiment.simulator import Simulator
 
 
 @pytest.fixture
@@ -103,13 +104,13 @@ def test_a_full_disk_without_one(place, nestling, monkeypatch):
 
 
 def test_a_run_directory_that_is_removed_meanwhile(place, nestling, monkeypatch):
-    real = experiment.run_round
+    real = Simulator.run_round
 
     def run_round(*args):
         shutil.rmtree(place / "run")
         return real(*args)
 
-    monkeypatch.setattr(experiment, "run_round", run_round)
+    monkeypatch.setattr(Simulator, "run_round", run_round)
     code, err = nestling("run", "base.toml", "--out", "run")
     assert code == 1
     assert "the directory 'run' was removed while the run was writing to it" in err
@@ -119,7 +120,7 @@ def test_errors_that_are_not_of_the_disk_are_not_called_so(place, capsys, monkey
     def run_round(*args):
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    monkeypatch.setattr(experiment, "run_round", run_round)
+    monkeypatch.setattr(Simulator, "run_round", run_round)
     assert main(["run", "base.toml", "--out", "run"]) == 2
     assert capsys.readouterr().err == "error: Connection reset by peer\n"
 
@@ -292,7 +293,7 @@ def test_no_memory(place, nestling, monkeypatch):
     def run_round(*args):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(experiment, "run_round", run_round)
+    monkeypatch.setattr(Simulator, "run_round", run_round)
     code, err = nestling("run", "base.toml", "--out", "run")
     assert code == 1
     assert "there is not enough memory" in err
@@ -313,7 +314,7 @@ def test_no_network(place, nestling):
 def test_comparisons_tell_failed_runs_from_bad_input(place, nestling, monkeypatch, setting, code):
     """The runs of a comparison have processes of their own; here they have not, for speed."""
 
-    def run_many(wanted, processes, look):
+    def run_sweep(wanted, processes, look):
         failed = {}
         for folder, one in wanted.items():
             try:
@@ -322,7 +323,7 @@ def test_comparisons_tell_failed_runs_from_bad_input(place, nestling, monkeypatc
                 failed[folder] = problem
         return failed
 
-    monkeypatch.setattr(many, "run_many", run_many)
+    monkeypatch.setattr(many, "run_sweep", run_sweep)
     found, err = nestling("compare", "base.toml", setting, "local.clip=0", "--out", "compared", "--no-report")
     assert found == code
     assert "failed: " in err
@@ -333,6 +334,6 @@ def test_a_process_of_a_comparison_that_is_killed(place):
         for child in multiprocessing.active_children():
             child.kill()
 
-    failed = many.run_many({place / "run": many.Experiment.from_toml(BASE)}, look=kill)
+    failed = many.run_sweep({place / "run": many.Experiment.from_toml(BASE)}, look=kill)
     assert isinstance(failed[place / "run"], RunFailed)
     assert "was killed by SIGKILL" in str(failed[place / "run"])

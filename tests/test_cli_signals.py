@@ -17,6 +17,7 @@ from nestling.cli import main
 from nestling.cli.log import shown
 from nestling.events import report
 from nestling.experiment import find
+from nestling.experiment.simulator import Simulator
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 PATIENCE = 240  # seconds until something that must happen counts as never
@@ -161,7 +162,7 @@ def test_runs_of_a_compare_that_is_killed_save_and_end(tmp_path):
 @pytest.fixture
 def telling(monkeypatch):
     """A run in which something is reported."""
-    run_round = sys.modules["nestling.experiment.runner"].run_round
+    run_round = Simulator.run_round
 
     def told(*given):
         report("worker lost", "worker process 7 was killed by SIGKILL")
@@ -169,7 +170,7 @@ def telling(monkeypatch):
         report("kernel slow", "plain PyTorch does the work", logging.INFO)
         return run_round(*given)
 
-    monkeypatch.setattr(sys.modules["nestling.experiment.runner"], "run_round", told)
+    monkeypatch.setattr(Simulator, "run_round", told)
 
 
 def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):

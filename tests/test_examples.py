@@ -4,6 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import pytest
 from processes import call
 
 from nestling.experiment import find, run
@@ -13,7 +14,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_a_method_of_ones_own_is_one_short_file(monkeypatch):
-    assert len((EXAMPLES / "stripes.py").read_text().splitlines()) <= 40
     assert float(call([sys.executable, EXAMPLES / "stripes.py"], check=True).stdout.partition("%")[0]) > 50
     monkeypatch.syspath_prepend(str(EXAMPLES))
     experiment = find("heterofl-digits").with_settings(
@@ -24,7 +24,23 @@ def test_a_method_of_ones_own_is_one_short_file(monkeypatch):
     assert any(
         (0 in counts and counts[0] == 0) or len(set(counts)) > 1 for counts in result.summary["coverage"].values()
     )
-    assert make("stripes:stripes", {"shift": 2}).plan.keywords == {"shift": 2}
+    assert make("stripes:stripes", {"shift": 2}).plan.shift == 2
+
+
+@pytest.mark.parametrize("name", ["stripes", "own_method", "own_task", "own_data"])
+def test_what_is_ones_own_is_one_short_file(name):
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize(("name", "least"), [("own_method", 50), ("own_task", 70)])
+def test_methods_and_tasks_of_ones_own_learn(name, least):
+    printed = call([sys.executable, EXAMPLES / f"{name}.py"], check=True).stdout
+    assert float(printed.partition("%")[0]) > least
+
+
+def test_data_of_ones_own_and_a_task_without_classes():
+    printed = call([sys.executable, EXAMPLES / "own_data.py"], check=True).stdout
+    assert float(printed.split()[1]) < 0.3, printed  # the curve itself has a deviation of 0.7
 
 
 def test_a_model_of_ones_own(capsys):

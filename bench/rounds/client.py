@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 
 from nestling.data.batches import batches
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 from nestling.seeds import torch_stream
 from nestling.settings import LocalTraining
 
@@ -21,8 +21,8 @@ Batch = tuple[Tensor, Tensor]
 class Held(Samples[Batch]):
     """A client's samples, transformed one by one; augmented where they are for training."""
 
-    def __init__(self, made: Setting, client: int, random: torch.Generator | None = None) -> None:
-        self._task, self._data, self._random = made.task, made.data.client(client), random
+    def __init__(self, simulation: Simulation, client: int, random: torch.Generator | None = None) -> None:
+        self._task, self._data, self._random = simulation.setup.task, simulation.data.client(client), random
 
     def __len__(self) -> int:
         return len(self._data)
@@ -35,11 +35,11 @@ class Held(Samples[Batch]):
         return self._data.transform(inputs, None)[0], targets[0]
 
 
-def training(made: Setting, client: int, round: int) -> DataLoader[Batch]:
+def training(simulation: Simulation, client: int, round: int) -> DataLoader[Batch]:
     """Return a client's batches of a round, in the order that Nestling draws."""
-    seed = made.experiment.seed
-    held = Held(made, client, torch_stream(seed, "augment", round, client))
-    order = _Shuffled(len(held), made.experiment.local.batch, torch_stream(seed, "batches", round, client))
+    seed = simulation.settings.seed
+    held = Held(simulation, client, torch_stream(seed, "augment", round, client))
+    order = _Shuffled(len(held), simulation.settings.local.batch, torch_stream(seed, "batches", round, client))
     return DataLoader(held, batch_sampler=order)
 
 

@@ -82,9 +82,13 @@ class Contestant:
         What to start.
     environment
         Variables on top of our own.
+    folder
+        Where to start it; by default, here.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         self._said = TemporaryFile()  # noqa: SIM115 - it lives as long as the program
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
@@ -95,6 +99,7 @@ class Contestant:
             text=True,
             env={**os.environ, **threads, "PYTHONPATH": _here(), **(environment or {})},
             start_new_session=True,
+            cwd=folder,
         )
 
     def hear(self) -> dict[str, Any]:

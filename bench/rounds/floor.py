@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.rounds.workloads import read
-from nestling.experiment.built import plain
-from nestling.experiment.setting import Setting
+from nestling.client.submodels import build_plain
+from nestling.experiment.simulation import Simulation
 from nestling.kernels.memory_format import set_memory_format
 from nestling.settings import LocalTraining
 
@@ -24,15 +24,15 @@ class Floor:
     Weights, and what an optimiser remembers, are new for every client, as in training; that weights are is not timed.
     """
 
-    def __init__(self, made: Setting) -> None:
-        self._local = made.experiment.local
-        ratios = {client: made.level(client, 1).ratio for client in made.sample(1)}
-        self._models = {ratio: bare(made, ratio) for ratio in sorted(set(ratios.values()))}
+    def __init__(self, simulation: Simulation) -> None:
+        self._local = simulation.settings.local
+        ratios = {who.client: who.level.ratio for who in simulation.participants(1)}
+        self._models = {ratio: bare(simulation, ratio) for ratio in sorted(set(ratios.values()))}
         self._starts = {
             ratio: {name: tensor.clone() for name, tensor in model.state_dict().items()}
             for ratio, model in self._models.items()
         }
-        self._work = [(ratios[client], list(read(made, client, 1))) for client in ratios]
+        self._work = [(ratios[client], list(read(simulation, client, 1))) for client in ratios]
 
     def turn(self) -> dict[str, float]:
         """Train every client once; return the seconds that took."""
@@ -46,9 +46,10 @@ class Floor:
         return {"round": spent}
 
 
-def bare(made: Setting, ratio: float) -> nn.Module:
+def bare(simulation: Simulation, ratio: float) -> nn.Module:
     """Return the sub-model of a level in the memory formats in which clients train it, with PyTorch's kernels alone."""
-    model = plain(made, made.submodel(ratio), ratio)
+    setup = simulation.setup
+    model = build_plain(setup, setup.submodel_plan(ratio), ratio)
     set_memory_format(model)
     return model.train()
 

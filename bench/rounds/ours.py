@@ -12,38 +12,41 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+from nestling.client import worker
+from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import Tally
 from nestling.engines import LocalEngine
-from nestling.experiment import checkpoint, round, worker
-from nestling.experiment.evaluation import evaluate
-from nestling.experiment.jobs import NormStatisticsJob, Test
+from nestling.experiment import checkpoint
 from nestling.experiment.record import Record
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Simulation
+from nestling.experiment.simulator import Simulator
 from nestling.heap import keep_freed_memory
+from nestling.methods import Method
+from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestJob
+from nestling.server import round
+from nestling.server.cost_meter import CostMeter
+from nestling.server.state import ServerState
 
 PHASES = ("plan", "extract", "load", "train", "merge", "rest", "statistics", "evaluate", "write")
-_PLANNING = ("sample", "level", "plan", "cost")
+_PLANNING = ((Simulation, "participants"), (Method, "client_plan"), (CostMeter, "cost"))
 _MERGING = ("restart", "add", "value")
 
 
 class Ours:
     """An experiment with so many workers, round by round."""
 
-    def __init__(self, made: Setting) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         keep_freed_memory()  # as the command line does
-        self._made = made
-        self._engine = LocalEngine(partial(Worker, made), made.experiment.workers)
-        self._server = Server.start(made, None)
+        make = partial(GroupWorker, simulation.setup, simulation.data)
+        self._simulator = Simulator(simulation, LocalEngine(make, simulation.settings.workers))
+        self._state = ServerState.start(simulation.setup)
 
     def turn(self) -> dict[str, float]:
-        """Play a round and test the model; return the seconds of each."""
+        """Run a round and test the model; return the seconds of each."""
         start = time.perf_counter()
-        self._server, _ = run_round(self._made, self._server, self._engine)
+        self._state, _ = self._simulator.run_round(self._state)
         played = time.perf_counter()
-        evaluate(self._made, self._server, self._engine)
+        self._simulator.evaluate(self._state)
         return {"round": played - start, "evaluation": time.perf_counter() - played}
 
 
@@ -54,35 +57,40 @@ class Profiled:
     round. Nothing in a run has timers: they are put around its functions here.
     """
 
-    def __init__(self, made: Setting, folder: Path | None = None) -> None:
+    def __init__(self, simulation: Simulation, folder: Path | None = None) -> None:
         keep_freed_memory()
-        self._made = made
+        self._simulation = simulation
         self._clock = Clock()
-        self._engine = LocalEngine(self._worker)
-        self._server = Server.start(made, None)
+        self._simulator = Simulator(simulation, LocalEngine(self._worker))
+        self._state = ServerState.start(simulation.setup)
         self._folder = folder
 
     def turn(self) -> dict[str, float]:
-        """Play a round, test the model and write a checkpoint; return the seconds of every phase."""
+        """Run a round, test the model and write a checkpoint; return the seconds of every phase."""
         self._clock.spent.clear()
         with self._watched(), TemporaryDirectory(dir=self._folder) as folder:
-            self._server, told = self._clock.timed("rest", run_round)(self._made, self._server, self._engine)
-            told["evaluation"], _ = self._clock.timed("evaluate", evaluate)(self._made, self._server, self._engine)
-            self._clock.timed("write", _write)(Path(folder), self._server, told)
+            self._state, record = self._clock.timed("rest", self._simulator.run_round)(self._state)
+            record["evaluation"], _ = self._clock.timed("evaluate", self._simulator.evaluate)(self._state)
+            self._clock.timed("write", _write)(Path(folder), self._state, record)
         return {phase: self._clock.spent[phase] for phase in PHASES}
 
     def _worker(self) -> Callable[[Any], Any]:
-        work = Worker(self._made)
-        kinds: dict[type, str] = {NormStatisticsJob: "statistics", Test: "evaluate"}
-        return lambda job: self._clock.timed(kinds.get(type(job), "load"), work)(job)
+        work = GroupWorker(self._simulation.setup, self._simulation.data)
+        kinds: dict[type, str] = {NormStatisticsJob: "statistics", TestJob: "evaluate"}
+
+        def timed(envelope: Any) -> Any:
+            kind = type(envelope.job) if isinstance(envelope, JobEnvelope) else type(envelope)
+            return self._clock.timed(kinds.get(kind, "load"), work)(envelope)
+
+        return timed
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
         places: list[tuple[str, Any, str]] = [
-            *(("plan", Setting, name) for name in _PLANNING),
+            *(("plan", owner, name) for owner, name in _PLANNING),
             *(("merge", Tally, name) for name in _MERGING),
             ("merge", round, "step"),
-            ("extract", Server, "slice"),
+            ("extract", ServerState, "download"),
             ("train", worker, "train"),
         ]
         with ExitStack() as stack:
@@ -92,11 +100,11 @@ class Profiled:
             yield
 
 
-def _write(folder: Path, server: Server, told: dict[str, Any]) -> None:
+def _write(folder: Path, state: ServerState, line: dict[str, Any]) -> None:
     record = Record(folder, 0)
-    record.add(told)
+    record.add(line)
     record.sync()
-    checkpoint.write(folder, server)
+    checkpoint.write(folder, state)
 
 
 class Clock:

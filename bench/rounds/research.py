@@ -21,7 +21,7 @@ from torch.utils.data import Dataset as Samples
 from bench.rounds.client import Held, fit, training
 from bench.rounds.dictionaries import Average, cut, index_lists
 from nestling.cut import submodel
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 from nestling.kernels.batch_norms import batch_norms
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
@@ -32,12 +32,14 @@ from nestling.tasks import Classification
 class Research:
     """A global model, and rounds of it."""
 
-    def __init__(self, made: Setting) -> None:
-        self._made = made
-        self.model = copy.deepcopy(made.model)
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.model = copy.deepcopy(simulation.setup.model)
         self.round = 0
-        ratios = {made.level(client, 1).ratio for client in made.sample(1)}
-        self._lists = {ratio: index_lists(made.axes, made.submodel(ratio)) for ratio in ratios}
+        ratios = {simulation.fleet.level(client, 1).ratio for client in simulation.fleet.sample(1)}
+        self._lists = {
+            ratio: index_lists(simulation.setup.axes, simulation.setup.submodel_plan(ratio)) for ratio in ratios
+        }
 
     def turn(self) -> dict[str, float]:
         """Play a round, gather statistics and test; return the seconds of each."""
@@ -50,16 +52,16 @@ class Research:
 
     def play(self) -> None:
         """Train all clients of a round, and average."""
-        made, self.round = self._made, self.round + 1
+        simulation, self.round = self._simulation, self.round + 1
         whole = self.model.state_dict()
         average = Average(whole)
-        for client in made.sample(self.round):
-            ratio = made.level(client, self.round).ratio
-            model = submodel(copy.deepcopy(self.model), made.axes, made.submodel(ratio))
+        for client in simulation.fleet.sample(self.round):
+            ratio = simulation.fleet.level(client, self.round).ratio
+            model = submodel(copy.deepcopy(self.model), simulation.setup.axes, simulation.setup.submodel_plan(ratio))
             model.load_state_dict(cut(whole, self._lists[ratio]))
-            scale(model, made.axes, ratio)
+            scale(model, simulation.setup.axes, ratio)
             make_static(model)
-            fit(model, training(made, client, self.round), made.experiment.local)
+            fit(model, training(simulation, client, self.round), simulation.settings.local)
             average.add(model.state_dict(), self._lists[ratio])
         self.model.load_state_dict(average.value())
 
@@ -73,19 +75,22 @@ class Research:
         for norm in norms:
             norm.track_running_stats, norm.momentum = True, None  # without a momentum: the mean over batches
             norm.reset_running_stats()
-        for client in range(self._made.fleet.clients):
-            for inputs, _ in DataLoader(Held(self._made, client), batch_size=self._made.experiment.local.batch):
+        for client in range(self._simulation.fleet.clients):
+            for inputs, _ in DataLoader(
+                Held(self._simulation, client), batch_size=self._simulation.settings.local.batch
+            ):
                 self.model(inputs)
 
     @torch.no_grad()
     def test(self) -> float:
         """Return the loss of the whole model on the test set."""
-        made = self._made
+        simulation = self._simulation
         self.model.eval()
         total, seen = 0.0, 0
-        held = _Tested(made, torch_stream(made.experiment.seed, "mask", "test", 0))
+        held = _Tested(simulation, torch_stream(simulation.settings.seed, "mask", "test", 0))
         for inputs, targets in DataLoader(
-            held, batch_size=made.experiment.evaluate.batch if isinstance(made.task, Classification) else 10
+            held,
+            batch_size=simulation.settings.evaluate.batch if isinstance(simulation.setup.task, Classification) else 10,
         ):
             logits = self.model(inputs)
             total += F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum").item()
@@ -96,13 +101,15 @@ class Research:
 class _Tested(Samples[tuple[Tensor, Tensor]]):
     """The test set, transformed one by one."""
 
-    def __init__(self, made: Setting, random: torch.Generator) -> None:
-        self._made, self._random = made, random
+    def __init__(self, simulation: Simulation, random: torch.Generator) -> None:
+        self._simulation, self._random = simulation, random
 
     def __len__(self) -> int:
-        return len(self._made.data.test)
+        return len(self._simulation.data.test)
 
     def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-        data = self._made.data.test
-        inputs, targets = self._made.task.prepare(data.batch(torch.tensor([place])), self._random, training=True)
+        data = self._simulation.data.test
+        inputs, targets = self._simulation.setup.task.prepare(
+            data.batch(torch.tensor([place])), self._random, training=True
+        )
         return data.transform(inputs, None)[0], targets[0]

@@ -16,7 +16,7 @@ from torch import Tensor
 from nestling.data import Text, Vocabulary, from_arrays
 from nestling.data.batches import batches
 from nestling.errors import ConfigError, nearest
-from nestling.experiment.setting import Overrides, Setting, setting
+from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.nets import MODELS
 from nestling.seeds import torch_stream
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
@@ -140,11 +140,11 @@ def experiment(workload: Workload, workers: int = 1, **more: Any) -> Experiment:
     )
 
 
-def prepare(workload: Workload, workers: int = 1, **more: Any) -> Setting:
+def prepare(workload: Workload, workers: int = 1, **more: Any) -> Simulation:
     """Return all that stays the same from round to round.
 
-    >>> made = prepare(find("mlp", quick=True))
-    >>> len(made.sample(1)), len(made.partition.train[0])
+    >>> simulation = prepare(find("mlp", quick=True))
+    >>> len(simulation.fleet.sample(1)), len(simulation.partition.train[0])
     (5, 10)
     """
     settings = experiment(workload, workers, **more)
@@ -156,7 +156,7 @@ def prepare(workload: Workload, workers: int = 1, **more: Any) -> Setting:
         *users, test = rows.split([workload.samples] * workload.clients + [workload.tested])
         known = Vocabulary(tuple(f"word{number}" for number in range(words)))
         text = Text("made up", "masked-word", known, _LENGTH, users=users, test=[test])
-        return setting(Overrides(settings, dataset=text))
+        return simulate(Overrides(settings, dataset=text))
     shape = (workload.channels, workload.size, workload.size)
     images = torch.randint(256, (count + workload.tested, *shape), generator=random, dtype=torch.uint8)
     labels = torch.arange(len(images)) % MODELS[workload.model].options["classes"]
@@ -168,16 +168,16 @@ def prepare(workload: Workload, workers: int = 1, **more: Any) -> Setting:
         std=(0.25,) * workload.channels,
         augment=workload.augment,
     )
-    return setting(Overrides(settings, dataset=images_of))
+    return simulate(Overrides(settings, dataset=images_of))
 
 
-def read(made: Setting, client: int, round: int) -> Iterator[tuple[Tensor, Tensor]]:
+def read(simulation: Simulation, client: int, round: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches of a client's training in a round: the very ones that `nestling.run` trains on."""
-    seed, local = made.experiment.seed, made.experiment.local
+    seed, local = simulation.settings.seed, simulation.settings.local
     order = torch_stream(seed, "batches", round, client)
     random = torch_stream(seed, "augment", round, client)
-    data = made.data.client(client)
+    data = simulation.data.client(client)
     for _ in range(local.epochs):
         for chosen in batches(torch.arange(len(data)), local.batch, order):
-            inputs, targets = made.task.prepare(data.batch(chosen), random, training=True)
+            inputs, targets = simulation.setup.task.prepare(data.batch(chosen), random, training=True)
             yield data.transform(inputs, random), targets

@@ -93,7 +93,7 @@ def _run(experiments: dict[Path, Experiment], processes: int) -> dict[Path, Nest
     """Run experiments with one progress bar; return the errors of those that failed."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn  # noqa: PLC0415
 
-    from nestling.experiment.sweep import run_many  # noqa: PLC0415
+    from nestling.experiment.sweep import run_sweep  # noqa: PLC0415
 
     columns = (
         TextColumn("{task.description}"),
@@ -106,7 +106,7 @@ def _run(experiments: dict[Path, Experiment], processes: int) -> dict[Path, Nest
     with Progress(*columns, console=err(), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(f"{len(experiments)} runs", total=sum(one.rounds for one in experiments.values()))
         try:
-            return run_many(experiments, processes, lambda done, of: progress.update(task, completed=done, total=of))
+            return run_sweep(experiments, processes, lambda done, of: progress.update(task, completed=done, total=of))
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be closed
                 progress.stop()

@@ -11,7 +11,6 @@ import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.screen import err, out, print_json, print_table, working
-from nestling.cli.watch import Bar, Several, TensorBoard
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def run_command(
         experiment = find(source).with_settings(given)
     place = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
     try:
-        result = watched(
-            title(experiment), place, tensorboard, lambda watcher: run(experiment, out=place, watcher=watcher)
+        result = with_progress(
+            title(experiment), place, tensorboard, lambda callbacks: run(experiment, out=place, callbacks=callbacks)
         )
     finally:
         if folder is None:
@@ -83,18 +82,22 @@ def resume_command(
     with working("reading the run"):
         from nestling.experiment import resume  # noqa: PLC0415
     given = settings or []
-    result = watched(folder.name, folder, tensorboard, lambda watcher: resume(folder, settings=given, watcher=watcher))
+    result = with_progress(
+        folder.name, folder, tensorboard, lambda callbacks: resume(folder, settings=given, callbacks=callbacks)
+    )
     show(result, folder, as_json)
 
 
-def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
-    """Do something long under a progress bar; on Ctrl-C, say how to go on; at the end, sum up its events."""
+def with_progress(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
+    """Call a function with callbacks that show its progress; on Ctrl-C, say how to go on; then sum up its events."""
+    from nestling.cli.progress import ProgressBar, TensorBoard  # noqa: PLC0415
+
     with ExitStack() as stack:
-        watchers: list[Any] = [stack.enter_context(Bar(label))]
+        callbacks: list[Any] = [stack.enter_context(ProgressBar(label))]
         if tensorboard:
-            watchers.append(TensorBoard(place / "tensorboard"))
+            callbacks.append(TensorBoard(place / "tensorboard"))
         try:
-            result = action(Several(watchers))
+            result = action(callbacks)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be gone
                 stack.close()
@@ -105,7 +108,7 @@ def watched(label: str, place: Path, tensorboard: bool, action: Callable[[Any], 
 
 
 def _stopped(place: Path) -> str:
-    """What is said of a run that was stopped."""
+    """Return what is printed of a run that was stopped."""
     if any(place.glob("checkpoints/round-*")):
         return f"stopped; all whole rounds are saved: nestling resume {place}"
     again = f"; to begin again: nestling resume {place}" if (place / "config.toml").exists() else ""
@@ -113,21 +116,21 @@ def _stopped(place: Path) -> str:
 
 
 def sum_up(place: Path) -> None:
-    """Say in one line on stderr what went differently than planned in a run, if anything did."""
+    """Print in one line on stderr what went differently than planned in a run, if anything did."""
     totals = totals_of(place, logging.getLogger("nestling").getEffectiveLevel())
     if totals:
         err().print(f"{in_words(totals)}: see {place / 'events.jsonl'}", soft_wrap=True)
 
 
 def show(result: Result, place: Path, as_json: bool) -> None:
-    """Print what came of a run."""
-    told = result.summary
+    """Print the summary of a run."""
+    summary = result.summary
     if as_json:
-        print_json({**told, "directory": str(place)})
+        print_json({**summary, "directory": str(place)})
         return
-    final, best = told["final"], told["best"]
+    final, best = summary["final"], summary["best"]
     rows = []
-    for name, level in told["levels"].items():
+    for name, level in summary["levels"].items():
         rows.append(
             [
                 name,
@@ -148,30 +151,30 @@ def show(result: Result, place: Path, as_json: bool) -> None:
         rows,
     )
     local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
-    spent = amount(told["bytes_down"] + told["bytes_up"], BYTES)
-    if told["bytes_setup"]:
-        spent += f" and {amount(told['bytes_setup'], BYTES)} of frozen weights handed out"
+    spent = amount(summary["bytes_down"] + summary["bytes_up"], BYTES)
+    if summary["bytes_setup"]:
+        spent += f" and {amount(summary['bytes_setup'], BYTES)} of frozen weights handed out"
     out().print(
         f"global {measured(final)}{local}; {spent} sent, "
-        f"{amount(told['client_macs'])} MACs on clients, {told['seconds']:.0f} s",
+        f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
     out().print(f"written to {place}", soft_wrap=True)
 
 
-def measured(told: Mapping[str, Any]) -> str:
-    """What a model is judged by, as people read it: its accuracy, or its perplexity where there is no accuracy.
+def measured(figures: Mapping[str, Any]) -> str:
+    """Return the figure that a model is judged by, for people: its accuracy, or its perplexity without one.
 
     >>> measured({"accuracy": 0.5}), measured({"perplexity": 35.1234, "loss": 3.5})
     ('50.0%', 'perplexity 35.12')
     """
     for name in ("global_accuracy", "accuracy"):
-        if name in told:
-            return share(told[name])
-    value = told.get("perplexity")
+        if name in figures:
+            return share(figures[name])
+    value = figures.get("perplexity")
     return "–" if value is None else f"perplexity {value:.4g}"
 
 
 def share(value: float | None) -> str:
-    """An accuracy as people read it."""
+    """Return an accuracy for people."""
     return "–" if value is None else f"{value:.1%}"

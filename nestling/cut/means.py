@@ -5,7 +5,7 @@ A mean moves towards every new value by a fraction of the difference, so values 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -58,6 +58,51 @@ class Mean:
             foreach_copy_(mine, tensors)
         else:
             self._move(mine, tensors, weight / self.weight)  # by exactly zero where they are equal
+
+
+@torch.no_grad()
+def mean_state(states: Sequence[State], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Return the weighted mean of states of one shape; of counters (integers), the highest.
+
+    >>> one, other = ({"w": torch.tensor([w]), "steps": torch.tensor(steps)} for w, steps in ((1.0, 3), (4.0, 5)))
+    >>> mean_state([one, other], [2, 1])
+    {'w': tensor([2.]), 'steps': tensor(5)}
+    """
+    running = RunningMean(states[0])
+    for state, weight in zip(states, weights, strict=True):
+        running.add(state, weight)
+    return running.value()
+
+
+class RunningMean:
+    """The weighted mean of states of one shape, added one by one; of counters (integers), the highest.
+
+    Parameters
+    ----------
+    like
+        One of the states.
+    """
+
+    def __init__(self, like: State) -> None:
+        self._dtypes = {name: tensor.dtype for name, tensor in like.items()}
+        self._floats = [name for name, tensor in like.items() if tensor.is_floating_point()]
+        self._mean = Mean(room_for(self._floats, like), None, like)
+        self._counters = {name: like[name].clone() for name in like if name not in self._mean.tensors}
+
+    @torch.no_grad()
+    def add(self, state: State, weight: float) -> None:
+        """Add one more state."""
+        self._mean.add([state[name] for name in self._floats], weight)
+        for name, highest in self._counters.items():
+            self._counters[name] = torch.maximum(highest, state[name])
+
+    def value(self) -> dict[str, Tensor]:
+        """Return the mean, in the order and with the dtypes of the first state."""
+        means = self._mean.tensors
+        return {
+            name: means[name].to(dtype) if name in means else self._counters[name]
+            for name, dtype in self._dtypes.items()
+        }
 
 
 def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:

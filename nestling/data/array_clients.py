@@ -26,12 +26,15 @@ class ArraySamples:
         The arrays that they are in, (N, …) and (N,).
     numbers
         Their places there, (samples,).
+    classes
+        The classes that count as those of these samples, sorted; None for those that occur.
     """
 
     dataset: Dataset
     inputs: Tensor
     outputs: Tensor
     numbers: Tensor
+    classes: Tensor | None = None
 
     @property
     def augmented(self) -> bool:
@@ -53,13 +56,17 @@ class ArraySamples:
 
     def transform(self, inputs: Tensor, random: torch.Generator | None) -> Tensor:
         """Return inputs as a model reads them; augmented where a generator is given."""
-        if random is not None:
+        if random is not None and self.augmented:
             inputs = AUGMENT[self.dataset.augment](inputs, random)
         return self.dataset.ready(inputs)
 
     def targets(self) -> Tensor:
         """Return the targets of all samples."""
         return self.outputs[self.numbers]
+
+    def held(self) -> Tensor:
+        """Return the classes that occur, sorted."""
+        return self.targets().unique() if self.classes is None else self.classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +97,41 @@ class ArrayClients:
     held_back: Tensor
     tested: int = 0
 
+    @property
+    def name(self) -> str:
+        """The name of the data set."""
+        return self.dataset.name
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.dataset.classes
+
+    @property
+    def model_options(self) -> dict[str, int]:
+        """The number of classes and of channels, and the size of images."""
+        shape = self.dataset.shape
+        return {"classes": self.dataset.classes, "channels": shape[0], "size": shape[-1]}
+
+    def example(self, samples: int) -> Tensor:
+        """Return an input of a model that holds nothing, (samples, *shape)."""
+        return self.dataset.example(samples)
+
+    def __len__(self) -> int:
+        return len(self.partition.train)
+
     def client(self, number: int) -> ArraySamples:
         """Return the samples that a client trains on."""
-        return ArraySamples(self.dataset, self.dataset.inputs, self.dataset.targets, self.partition.train[number])
+        data, shares = self.dataset, self.partition
+        return ArraySamples(data, data.inputs, data.targets, shares.train[number], shares.labels[number])
+
+    def size(self, number: int) -> int:
+        """Return the number of samples that a client trains on."""
+        return len(self.partition.train[number])
+
+    def test_share(self, number: int) -> Tensor:
+        """Return the numbers of the test samples that a client is tested on."""
+        return self.partition.test[number]
 
     @cached_property
     def test(self) -> ArraySamples:

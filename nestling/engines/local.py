@@ -40,8 +40,8 @@ from nestling.engines.parent import (
     unguarded,
     watch_parent,
 )
+from nestling.engines.retries import Task, Tasks, work_here
 from nestling.engines.shared_memory import TRAVEL, Block
-from nestling.engines.tasks import Task, Tasks, work_here
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
 from nestling.heap import keep_freed_memory

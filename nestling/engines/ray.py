@@ -30,7 +30,7 @@ from nestling.engines.attempt import TRIES, attempt_in_worker
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import Stopwatch, TimeLimits
 from nestling.engines.packing import dump, load, travels
-from nestling.engines.tasks import Task, Tasks
+from nestling.engines.retries import Task, Tasks
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
 from nestling.heap import keep_freed_memory

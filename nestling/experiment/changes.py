@@ -50,7 +50,7 @@ def check_rounds(began: Experiment, now: Experiment, method: Method, done: int) 
     reason = ""
     if now.local.schedule == "cosine":
         reason = "with local.schedule=cosine the learning rate of every round depends on their number"
-    elif method.between is not None and not method.endless:
+    elif not method.extendable:
         reason = f"what {method.name} does between rounds depends on their number"
     elif now.rounds < done:
         reason = f"{done} rounds are done"

@@ -20,21 +20,21 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from nestling.cut import Tally
 from nestling.errors import RunError
 from nestling.events import report
-from nestling.experiment.client_store import ClientStore
-from nestling.experiment.directory import CHECKPOINTS, CLIENT_FILE, CLIENT_FILES
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Setting
+from nestling.experiment.directory import CHECKPOINTS
 from nestling.files import sync, write_whole
+from nestling.methods.context import Setup
+from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS, ClientFiles
+from nestling.server.client_store import ClientStore
+from nestling.server.state import ServerState, Totals
 
 _KEEP = 2
 _GROUPS = ("state", "memory", "coverage", "submodels", "notes")
 _FORMAT, _WITHOUT_SUMS = "nestling-checkpoint-3", "nestling-checkpoint-2"
 _FIGURES, _SUMS = "figures.json", "SHA256SUMS"
 _OWN_FILES = {_FIGURES, *(f"{group}.safetensors" for group in _GROUPS)}
-_SUM = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FILES)})/({CLIENT_FILE.pattern}))")
+_SUM = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))")
 _NAME = re.compile(r"round-\d{6,}")
 
 
@@ -53,42 +53,43 @@ class _Damaged(Exception):
     """A checkpoint is not as it was written."""
 
 
-def write(folder: Path, server: Server, metrics: str = "", *, tidy: bool = True) -> None:
-    """Write the checkpoint of a server's round, and the digest of its record, into a run directory.
+def write(folder: Path, state: ServerState, metrics: str = "", *, tidy: bool = True) -> None:
+    """Write the checkpoint of a state, and the digest of its record, into a run directory.
 
     Without `tidy`, files of clients that it does not list stay: those of the next round, where that has begun already.
     """
     place = folder / CHECKPOINTS
     place.mkdir(exist_ok=True)
-    name = f"round-{server.round:06d}"
+    name = f"round-{state.round:06d}"
     if (place / name).is_dir():
         return
     draft = place / f".{name}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    own = {f"{key}/{name}": tensor for key, held in server.submodels.items() for name, tensor in held.items()}
-    held = (server.state, server.memory, server.coverage, own, server.notes)
-    private, memories = server.private, server.memories
+    submodels = {f"{key}/{name}": tensor for key, held in state.submodels.items() for name, tensor in held.items()}
+    groups = (state.model, state.optimizer, state.totals.coverage, submodels, state.method_state)
+    clients, totals = state.clients, state.totals
     sums: dict[str, str] = {}
-    for kind, store in zip(CLIENT_FILES, (private, memories), strict=True):
-        sums |= {f"../../{kind}/{file}": value for file, value in store.checksums().items()}
+    for kind, files in zip(CLIENT_FOLDERS, (clients.private, clients.kept), strict=True):
+        sums |= {f"../../{kind}/{file}": value for file, value in files.checksums().items()}
 
     def put(file: str, data: bytes) -> None:
         write_whole(draft / file, data)
         sums[file] = hashlib.sha256(data).hexdigest()
 
-    for group, tensors in zip(_GROUPS, held, strict=True):
+    for group, tensors in zip(_GROUPS, groups, strict=True):
         put(f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
-    setups = {client: sorted(keys) for client, keys in server.setups.items()}
-    indices = private.index, memories.index
-    figures = _Figures(_FORMAT, server.round, server.counts, server.best, *indices, metrics, setups)
+    handed_out = {client: sorted(keys) for client, keys in totals.handed_out.items()}
+    indices = clients.private.index, clients.kept.index
+    counts = {**totals.counts(), "simulated_seconds": totals.simulated_seconds}
+    figures = _Figures(_FORMAT, state.round, counts, state.best, *indices, metrics, handed_out)
     put(_FIGURES, msgspec.json.format(msgspec.json.encode(figures)))
     write_whole(draft / _SUMS, "".join(f"{value}  {file}\n" for file, value in sums.items()).encode())
     sync(draft)
     draft.rename(place / name)
     sync(place)
     if tidy:
-        _tidy(folder, private, memories)
+        _tidy(folder, clients)
 
 
 def saved(folder: Path) -> list[Path]:
@@ -97,29 +98,29 @@ def saved(folder: Path) -> list[Path]:
     return sorted(found, key=_round)
 
 
-def read(folder: Path, setting: Setting) -> Server | None:
-    """Return the server of the last checkpoint that is undamaged, or None where there is none at all."""
+def read(folder: Path, setup: Setup) -> ServerState | None:
+    """Return the state of the last checkpoint that is undamaged, or None where there is none at all."""
     damaged: list[str] = []
     for place in reversed(saved(folder)):
         try:
-            server = _read(place, setting)
+            state = _read(place, setup)
         except _Damaged as problem:
             damaged.append(f"the checkpoint {place} cannot be read: {problem}")
             continue
         if damaged:
             report("checkpoint damaged", f"{damaged[0]}; the run goes on from {place.name}")
-        return server
+        return state
     if damaged:
         raise RunError(f"{damaged[0]}; no earlier one can be used: put back a copy, or start a new run")
     return None
 
 
-def clean(folder: Path, server: Server) -> None:
-    """Remove checkpoints later than a server that were found damaged, and files that belong to no checkpoint."""
+def clean(folder: Path, state: ServerState) -> None:
+    """Remove checkpoints later than a state that were found damaged, and files that belong to no checkpoint."""
     for place in saved(folder):
-        if _round(place) > server.round:
+        if _round(place) > state.round:
             _remove(place)
-    _tidy(folder, server.private, server.memories)
+    _tidy(folder, state.clients)
 
 
 def metrics_digest(folder: Path, round: int) -> str:
@@ -128,7 +129,7 @@ def metrics_digest(folder: Path, round: int) -> str:
     return msgspec.json.decode(path.read_bytes(), type=_Figures).metrics if path.exists() else ""
 
 
-def _read(place: Path, setting: Setting) -> Server:
+def _read(place: Path, setup: Setup) -> ServerState:
     folder = place.parent.parent
     sums = _verified(place)
     try:
@@ -148,7 +149,7 @@ def _read(place: Path, setting: Setting) -> Server:
             "no checksums",
             f"the checkpoint {place} is of the format {_WITHOUT_SUMS}, which has no checksums: it is taken as it is",
         )
-    indices = dict(zip(CLIENT_FILES, (figures.private, figures.memories), strict=True))
+    indices = dict(zip(CLIENT_FOLDERS, (figures.private, figures.memories), strict=True))
     for kind, index in indices.items():
         for name in index.values():
             known = (folder / kind / name).is_file() if sums is None else f"../../{kind}/{name}" in sums
@@ -158,33 +159,29 @@ def _read(place: Path, setting: Setting) -> Server:
         groups = {group: safetensors.torch.load_file(place / f"{group}.safetensors") for group in _GROUPS}
     except (FileNotFoundError, safetensors.SafetensorError) as problem:
         raise _Damaged(str(problem).splitlines()[0]) from None
-    stored = {name: setting.axes.tied.get(name, name) for name in setting.axes.dims}
+    stored = {name: setup.axes.tied.get(name, name) for name in setup.axes.dims}
     absent = next((name for name in stored.values() if name not in groups["state"]), None)
     if absent is not None:
         raise RunError(f"the checkpoint {place} is not of this model: it holds no tensor {absent!r}")
-    state = {name: groups["state"][first] for name, first in stored.items()}
+    model = {name: groups["state"][first] for name, first in stored.items()}
     submodels: dict[str, dict[str, Tensor]] = {}
     for name, tensor in groups["submodels"].items():
         key, _, inside = name.partition("/")
         submodels.setdefault(key, {})[inside] = tensor
-    stores = [
-        ClientStore(
+    files = [
+        ClientFiles(
             folder / kind, index, {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
         )
         for kind, index in indices.items()
     ]
-    return Server(
+    return ServerState(
         round=figures.round,
-        state=state,
-        memory=groups["memory"],
+        model=model,
+        optimizer=groups["memory"],
         submodels=submodels,
-        private=stores[0],
-        memories=stores[1],
-        notes=groups["notes"],
-        coverage=groups["coverage"],
-        counts=_counts(figures),
-        setups={client: frozenset(keys) for client, keys in figures.setups.items()},
-        tally=Tally(setting.cut_axes, state, setting.user_frozen),
+        method_state=groups["notes"],
+        clients=ClientStore(*files),
+        totals=_totals(figures, groups["coverage"]),
         best=figures.best,
     )
 
@@ -222,12 +219,12 @@ def _sums(place: Path) -> dict[str, str] | None:
     return sums
 
 
-def _tidy(folder: Path, private: ClientStore, memories: ClientStore) -> None:
+def _tidy(folder: Path, clients: ClientStore) -> None:
     """Remove all but the last checkpoints, and the files of single clients that belong to none of them."""
     for old in saved(folder)[:-_KEEP]:
         _remove(old)
-    for kind, store in zip(CLIENT_FILES, (private, memories), strict=True):
-        store.tidy({name for place in saved(folder) for name in _client_files(place, kind)})
+    for kind, files in zip(CLIENT_FOLDERS, (clients.private, clients.kept), strict=True):
+        files.tidy({name for place in saved(folder) for name in _client_files(place, kind)})
 
 
 def _client_files(place: Path, kind: str) -> list[str]:
@@ -239,7 +236,7 @@ def _client_files(place: Path, kind: str) -> list[str]:
         figures = msgspec.json.decode((place / _FIGURES).read_bytes(), type=_Figures)
     except (_Damaged, FileNotFoundError, msgspec.DecodeError):
         return []  # nobody will go on from it
-    return list((figures.private if kind == CLIENT_FILES[0] else figures.memories).values())
+    return list((figures.private if kind == CLIENT_FOLDERS[0] else figures.memories).values())
 
 
 def _remove(place: Path) -> None:
@@ -254,11 +251,13 @@ def _round(place: Path) -> int:
     return int(place.name.removeprefix("round-"))
 
 
-def _counts(figures: _Figures) -> dict[str, float]:
-    """Return what was spent, in the order of the record; earlier versions knew no bytes of frozen parameters."""
+def _totals(figures: _Figures, coverage: dict[str, Tensor]) -> Totals:
+    """Return what was spent; earlier versions knew no bytes of frozen parameters."""
     counts = figures.counts
-    whole = {name: int(counts.get(name, 0)) for name in ("bytes_down", "bytes_up", "bytes_setup", "client_macs")}
-    return {**whole, "simulated_seconds": counts["simulated_seconds"]}
+    whole = {name: int(counts.get(name, 0)) for name in Totals().counts()}
+    handed_out = {client: frozenset(keys) for client, keys in figures.setups.items()}
+    seconds = counts["simulated_seconds"]
+    return Totals(**whole, simulated_seconds=seconds, coverage=coverage, handed_out=handed_out)
 
 
 def _untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

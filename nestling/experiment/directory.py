@@ -17,6 +17,7 @@ from pathlib import Path
 from nestling.errors import RunError
 from nestling.experiment.disk import cannot_write, creating
 from nestling.experiment.lock import LOCK, locked
+from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS
 
 CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
     "config.toml",
@@ -26,12 +27,10 @@ CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
     "seconds.json",
 )
 MODEL, EVENTS, CHECKPOINTS, SUBMODELS = "model.safetensors", "events.jsonl", "checkpoints", "submodels"
-CLIENT_FILES = ("private", "memory")  # folders of what belongs to single clients
-CLIENT_FILE = re.compile(r"\d+-\d+\.safetensors")
 _OURS = {
     ".": "|".join(map(re.escape, (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL))),
     SUBMODELS: r".+\.safetensors",
-    **dict.fromkeys(CLIENT_FILES, CLIENT_FILE.pattern),
+    **dict.fromkeys(CLIENT_FOLDERS, CLIENT_FILE.pattern),
 }
 _CHECKPOINT_DRAFT = re.compile(r"\.round-\d{6,}")
 

@@ -24,7 +24,8 @@ from nestling.data import Dataset, Partition, Text
 from nestling.errors import ConfigError, RunError
 from nestling.events import report
 from nestling.experiment.directory import CONFIG, IDENTITY
-from nestling.experiment.setting import Overrides, Setting
+from nestling.experiment.federated_data import Source
+from nestling.experiment.simulation import Overrides, Simulation
 from nestling.files import write_whole
 from nestling.methods import Method
 from nestling.settings import Experiment
@@ -66,14 +67,14 @@ class Identity(msgspec.Struct, frozen=True):
     machine: dict[str, str]
 
     @classmethod
-    def of(cls, setting: Setting, objects: Mapping[str, Described]) -> Identity:
+    def of(cls, simulation: Simulation, objects: Mapping[str, Described]) -> Identity:
         """Describe a run that begins."""
         return cls(
             format=_FORMAT,
-            settings=setting.experiment.to_toml(),
+            settings=simulation.settings.to_toml(),
             objects=dict(objects),
-            dataset=describe_data(setting.dataset),
-            weights=_digest(setting.model.state_dict()) if "model" in objects else "",
+            dataset=describe_data(simulation.dataset),
+            weights=_digest(simulation.setup.model.state_dict()) if "model" in objects else "",
             machine=_machine(),
         )
 
@@ -120,10 +121,10 @@ class Identity(msgspec.Struct, frozen=True):
                 raise RunError(f"{place!r} was started with the {kind} that its {CONFIG} names: leave out {kind}=…")
             self._check_same(folder, kind, self.objects[kind], given)
 
-    def check_built(self, folder: Path, setting: Setting, started_over: bool) -> None:
+    def check_built(self, folder: Path, simulation: Simulation, started_over: bool) -> None:
         """Raise where the data, or the weights of a run that starts over, are not those that it began with."""
-        self._check_same(folder, "dataset", self.dataset, describe_data(setting.dataset))
-        if started_over and "model" in self.objects and _digest(setting.model.state_dict()) != self.weights:
+        self._check_same(folder, "dataset", self.dataset, describe_data(simulation.dataset))
+        if started_over and "model" in self.objects and _digest(simulation.setup.model.state_dict()) != self.weights:
             raise RunError(
                 f"no round of {str(folder)!r} was saved, and the weights of the model handed in are not those that "
                 "it began with: hand in the same weights, or start a new run"
@@ -156,6 +157,7 @@ def describe(overrides: Overrides) -> dict[str, Described]:
         "dataset": describe_data,
         "partition": _describe_partition,
         "method": _describe_method,
+        "task": lambda task: Described(task.name, {"settings": _stable_repr(task)}),
     }
     return {kind: describers[kind](getattr(overrides, kind)) for kind in overrides.handed()}
 
@@ -185,7 +187,7 @@ def config_text(experiment: Experiment, objects: Iterable[str]) -> bytes:
     return (remark + experiment.to_toml()).encode()
 
 
-def describe_data(data: Dataset | Text) -> Described:
+def describe_data(data: Source) -> Described:
     """Return a description of data: its shapes, its labels, its samples and what is done to them."""
     if isinstance(data, Dataset):
         shapes = f"{tuple(data.inputs.shape)} and {tuple(data.test_inputs.shape)} of {data.inputs.dtype}"
@@ -196,6 +198,17 @@ def describe_data(data: Dataset | Text) -> Described:
             "samples": _digest([data.inputs, data.test_inputs]),
             "users": _digest([data.users, data.test_users]),
             "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
+        }
+        return Described(data.name, parts)
+    if not isinstance(data, Text):
+        clients = [data.client(number) for number in range(0, len(data), -(-len(data) // 8))]
+        samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
+        test = data.test.batch(torch.arange(min(len(data.test), 100)))
+        parts = {
+            "name": data.name,
+            "shapes": f"{len(data)} clients, {data.classes} classes, inputs {tuple(data.example(1).shape[1:])}",
+            "samples": _digest([[len(client) for client in clients], samples]),
+            "test samples": _digest([len(data.test), test]),
         }
         return Described(data.name, parts)
     words = data.vocabulary

@@ -10,19 +10,22 @@ from typing import Any
 
 from torch import nn
 
+from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import submodel
-from nestling.data import Dataset, Partition, Text
+from nestling.data import Partition
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
-from nestling.experiment.evaluation import ready
+from nestling.experiment.federated_data import Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, Setting, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulated_clients import SimulatedClients
+from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.methods import Method
+from nestling.server.norm_statistics import with_norm_statistics
+from nestling.server.state import ServerState
 from nestling.settings import Experiment, from_file
+from nestling.tasks import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +45,18 @@ class LoadedRun:
     folder: Path
     round: int
     summary: dict[str, Any] = field(repr=False)
-    _setting: Setting = field(repr=False)
-    _server: Server = field(repr=False)
+    _simulation: Simulation = field(repr=False)
+    _state: ServerState = field(repr=False)
 
     @property
     def experiment(self) -> Experiment:
         """The settings of the run."""
-        return self._setting.experiment
+        return self._simulation.settings
 
     @property
     def levels(self) -> dict[str, float]:
         """The levels whose sub-models the run tests, widest first: name → ratio."""
-        return dict(self._setting.levels)
+        return dict(self._simulation.levels)
 
     def submodel(self, level: str = "full") -> nn.Module:
         """Return the trained sub-model of a level: a plain module in evaluation mode.
@@ -65,16 +68,20 @@ class LoadedRun:
         level
             The name of one of the run's `levels`, or ``"full"`` for the whole model.
         """
-        made, server = self._setting, self._server
-        if level != "full" and level not in made.levels:
-            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *made.levels])}")
-        full = made.whole(server.notes)
-        plan = full if level == "full" else made.submodel(made.levels[level], server.notes)
-        given = server.given(made, full) if plan == full else {}
-        with clean_torch(made.experiment.threads, made.experiment.device):
-            state = ready(made, server, LocalEngine(partial(Worker, made)), [plan], given)[plan]
-            model = submodel(made.model, made.axes, plan)
-            model.load_state_dict(state)
+        simulation, state = self._simulation, self._state
+        setup, settings, data = simulation.setup, simulation.settings, simulation.data
+        if level != "full" and level not in simulation.levels:
+            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
+        full = setup.global_plan(state.method_state)
+        plan = full if level == "full" else setup.submodel_plan(simulation.levels[level], state.method_state)
+        given = state.separate_global_model(setup) if plan == full else {}
+        with clean_torch(settings.threads, settings.device):
+            clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
+            tensors = with_norm_statistics(
+                setup, state, clients, data, settings=settings.evaluate, plans=[plan], given=given
+            )[plan]
+            model = submodel(setup.model, setup.axes, plan)
+            model.load_state_dict(tensors)
         return model.eval()
 
 
@@ -82,9 +89,10 @@ def load(
     folder: str | Path,
     *,
     model: nn.Module | None = None,
-    dataset: Dataset | Text | None = None,
+    dataset: Source | None = None,
     partition: Partition | None = None,
     method: Method | None = None,
+    task: Task | None = None,
 ) -> LoadedRun:
     """Read a run from its directory, of which nothing is changed: the run may be over, stopped or still going on.
 
@@ -92,7 +100,7 @@ def load(
     ----------
     folder
         The run directory.
-    model, dataset, partition, method
+    model, dataset, partition, method, task
         Your own, where the run was given any.
 
     Examples
@@ -109,18 +117,18 @@ def load(
     place = Path(folder)
     if not (place / "config.toml").is_file():
         raise RunError(f"{str(place)!r} is not a run directory: it holds no config.toml")
-    overrides = Overrides(from_file(place / "config.toml"), model, dataset, partition, method)
+    overrides = Overrides(from_file(place / "config.toml"), model, dataset, partition, method, task)
     identity = Identity.read(place)
     if identity is not None:
         identity.check_objects(place, describe(overrides), "nestling.load")
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
-        made = setting(overrides)
-        server = checkpoint.read(place, made)
-    if server is None:
+        simulation = simulate(overrides)
+        state = checkpoint.read(place, simulation.setup)
+    if state is None:
         raise RunError(f"{str(place)!r} holds no checkpoint yet: no round is done")
     if identity is not None:
-        identity.check_built(place, made, started_over=False)
-    return LoadedRun(place, server.round, _summary(place / "summary.json"), made, server)
+        identity.check_built(place, simulation, started_over=False)
+    return LoadedRun(place, state.round, _summary(place / "summary.json"), simulation, state)
 
 
 def _summary(path: Path) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from torch.func import functional_call
 
 from nestling.axes import AxisMap, trace
 from nestling.cut import plan, submodel
-from nestling.data import Dataset, Text
+from nestling.data.federated import FederatedData
 from nestling.draws import drawing
 from nestling.errors import ConfigError, NestlingError, first_line, nearest
-from nestling.experiment.texts import blind, follows
 from nestling.imported import imported
 from nestling.methods import Method
 from nestling.nets import MODELS, build
@@ -23,18 +22,20 @@ from nestling.nets.pretrained import start_from
 from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
 from nestling.settings import Experiment
+from nestling.tasks import Task
 
 
 def traced_model(
-    experiment: Experiment, dataset: Dataset | Text, own: nn.Module | None = None
+    experiment: Experiment, data: FederatedData, task: Task, own: nn.Module | None = None
 ) -> tuple[nn.Module, AxisMap, str]:
     """Return the global model with its initial weights, its axes, and what was taken of a file of weights."""
-    settings, example = experiment.model, dataset.example(2)
+    settings, example = experiment.model, data.example(2)
     with drawing(torch_stream(experiment.seed, "model")):
-        model = own if own is not None else _build(settings.name, settings.options, dataset)
+        model = own if own is not None else _build(settings.name, settings.options, data)
     started = start_from(model, settings.weights).summary() if settings.weights else ""
-    if isinstance(dataset, Text):
-        blind(model, dataset, settings.name)
+    reason = task.objection(model, example)
+    if reason:
+        raise ConfigError(f"the model {settings.name} {reason}")
     axes = trace(model, example)
     if settings.width < 1:
         model = submodel(model, axes, plan(axes, settings.width))
@@ -42,13 +43,13 @@ def traced_model(
     return model, axes, started
 
 
-def check_output(model: nn.Module, dataset: Dataset | Text, method: Method) -> None:
-    """Raise where a model does not answer as training needs it: logits for every sample, one for every class.
+def check_output(model: nn.Module, data: FederatedData, task: Task, method: Method) -> None:
+    """Raise where the output of a model is not what training needs: logits for every sample, one for every class.
 
     The model is run once on two empty samples, in evaluation mode; its buffers and the random numbers of the process
     stay as they are.
     """
-    example = dataset.example(2)
+    example = data.example(2)
     was_training = [module for module in model.modules() if module.training]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.eval()
@@ -66,20 +67,22 @@ def check_output(model: nn.Module, dataset: Dataset | Text, method: Method) -> N
         raise ConfigError(
             f"{method.name} cannot read what the model returns, {_kind_of(output)}: {first_line(problem)}"
         ) from problem
-    wanted = (*example.shape, dataset.classes) if isinstance(dataset, Text) else (len(example), dataset.classes)
+    wanted = task.output_shape(example)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        outputs = "one tensor of numbers" if wanted is None else f"logits alone, of shape {wanted}"
         raise ConfigError(
-            f"{method.name} needs a model that returns logits alone, of shape {wanted} for {len(example)} samples, "
-            f"not {_kind_of(logits)}"
+            f"{method.name} needs a model that returns {outputs} for {len(example)} samples, not {_kind_of(logits)}"
         )
+    if wanted is None:
+        return
     if logits.shape[:-1] != wanted[:-1] or logits.dim() < 2:
         raise ConfigError(
-            f"the model returns logits of shape {tuple(logits.shape)} for {len(example)} samples of {dataset.name}, "
+            f"the model returns logits of shape {tuple(logits.shape)} for {len(example)} samples of {data.name}, "
             f"where {wanted} is needed"
         )
-    if logits.shape[-1] < dataset.classes:
+    if logits.shape[-1] < task.classes:
         raise ConfigError(
-            f"the model has {logits.shape[-1]} outputs, too few for the {dataset.classes} classes of {dataset.name}"
+            f"the model has {logits.shape[-1]} outputs, too few for the {task.classes} classes of {data.name}"
         )
 
 
@@ -114,24 +117,21 @@ def _called(factory: Callable[..., Any], name: str, known: Mapping[str, Any], op
         ) from problem
 
 
-def _build(name: str, options: dict[str, Any], dataset: Dataset | Text) -> nn.Module:
+def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
-    if isinstance(dataset, Text):
-        known = follows(dataset)
-    else:
-        known = {"classes": dataset.classes, "channels": dataset.shape[0], "size": dataset.shape[-1]}
+    known = dict(data.model_options)
     if ":" in name:
         factory = imported(name, "model", ConfigError)
-        made = _called(factory, name, known, options)
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"the model {name!r} is a {type(made).__name__}, not an nn.Module")
-        return made
+        model = _called(factory, name, known, options)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
+        return model
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
     usual = MODELS[name].options
-    if isinstance(dataset, Text) != bool(MODELS[name].tokens):
+    if data.example(1).is_floating_point() == bool(MODELS[name].tokens):
         kind = "words" if MODELS[name].tokens else "numbers"
-        raise ConfigError(f"the model {name} reads {kind}, which {dataset.name} is not made of")
+        raise ConfigError(f"the model {name} reads {kind}, which {data.name} is not made of")
     if usual.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
         known.pop("positions", None)
     return build(name, **{**{key: value for key, value in known.items() if key in usual}, **options})

@@ -19,9 +19,9 @@ from nestling.cut.wire import save
 from nestling.errors import RunError
 from nestling.experiment.directory import METRICS, MODEL, SUBMODELS
 from nestling.experiment.presets import PRESETS
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Setting
+from nestling.experiment.simulation import Simulation
 from nestling.files import sync, write_whole
+from nestling.server.state import ServerState
 from nestling.settings import Experiment, as_value
 
 _COPY = "put back a copy of it, or start a new run"
@@ -66,12 +66,12 @@ class Record:
         if self._path is not None and self._text() != self._held():
             write_whole(self._path, self._text())
 
-    def add(self, told: dict[str, Any]) -> None:
-        """Append what is told of a round."""
-        self.rounds.append(told)
+    def add(self, line: dict[str, Any]) -> None:
+        """Append the line of a round."""
+        self.rounds.append(line)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(_line(told))
+                file.write(_line(line))
 
     def evaluated(self, figures: dict[str, Any]) -> None:
         """Add the figures of an evaluation to the last round."""
@@ -119,80 +119,83 @@ def due(experiment: Experiment, round: int) -> bool:
     return round % experiment.evaluate.every == 0 or round == experiment.rounds
 
 
-def _line(told: Mapping[str, Any]) -> str:
-    return json.dumps(told, allow_nan=False) + "\n"
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, allow_nan=False) + "\n"
 
 
 def summary(
-    setting: Setting,
-    server: Server,
+    simulation: Simulation,
+    state: ServerState,
     final: Mapping[str, Any],
     local: Mapping[str, float],
     seconds: float,
     *,
     handed: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What is said of a run as a whole; `handed` are the kinds of objects that were handed in from Python."""
-    experiment = setting.experiment
+    """Return the summary of a run; `handed` are the kinds of objects that were handed in from Python."""
+    experiment, setup = simulation.settings, simulation.setup
     levels = {}
-    for name, ratio in setting.levels.items():
-        cost = setting.cost(setting.submodel(ratio, server.notes))
+    for name, ratio in simulation.levels.items():
+        cost = simulation.costs.cost(setup.submodel_plan(ratio, state.method_state))
         macs = cost.macs // experiment.local.batch
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
     return {
         "name": title(experiment),
-        "method": setting.method.name,
+        "method": setup.method.name,
+        **({"parts": experiment.parts.split(",")} if experiment.parts else {}),
         "model": experiment.model.name,
-        "dataset": setting.dataset.name,
+        "dataset": simulation.dataset.name,
         "partition": "own" if "partition" in handed else experiment.data.partition,
         "seed": experiment.seed,
         "accelerate": experiment.accelerate,
         "threads": experiment.threads,
         "rounds": experiment.rounds,
-        "rounds_done": server.round,
-        "final": {"round": server.round, **final},
-        "best": server.best,
-        **server.told(setting),
+        "rounds_done": state.round,
+        "final": {"round": state.round, **final},
+        "best": state.best,
+        **simulation.costs.recorded(state.totals),
         "seconds": seconds,
         "command": command(experiment, handed),
         "levels": levels,
-        "coverage": {name: counts.tolist() for name, counts in server.coverage.items()},
+        "coverage": {name: counts.tolist() for name, counts in state.totals.coverage.items()},
         "local": dict(local),
-        "panels": panels(setting, server),
+        "panels": panels(simulation, state),
     }
 
 
-def panels(setting: Setting, server: Server) -> dict[str, Any]:
-    """What the report draws beyond measures: of sub-models with tensors of their own, and of pruned networks."""
-    return _own(setting, server) | _kept(setting, server)
+def panels(simulation: Simulation, state: ServerState) -> dict[str, Any]:
+    """Return what the report draws beyond metrics: of sub-models with tensors of their own, and of pruned networks."""
+    return _submodels_panel(simulation, state) | _kept_panel(simulation, state)
 
 
-def _kept(setting: Setting, server: Server) -> dict[str, Any]:
-    """The share of every axis that the first and the last network keep, where they differ."""
-    plans = {"first": setting.submodel(1.0), "last": setting.submodel(1.0, server.notes)}
+def _kept_panel(simulation: Simulation, state: ServerState) -> dict[str, Any]:
+    """Return the share of every axis that the first and the last network keep, where they differ."""
+    setup = simulation.setup
+    plans = {"first": setup.submodel_plan(1.0), "last": setup.submodel_plan(1.0, state.method_state)}
     if plans["first"] == plans["last"]:
         return {}
     shares = {
         when: {
             name: sum(stop - start for start, stop in plan.runs.get(name, ((0, size),))) / size
-            for name, size in setting.axes.axes.items()
+            for name, size in setup.axes.axes.items()
         }
         for when, plan in plans.items()
     }
     return {"kept": shares}
 
 
-def _own(setting: Setting, server: Server) -> dict[str, Any]:
-    """Step sizes, and how large weights are."""
-    if not setting.inconsistent:
+def _submodels_panel(simulation: Simulation, state: ServerState) -> dict[str, Any]:
+    """Return the step sizes of sub-models, and how large their weights are."""
+    setup = simulation.setup
+    if not setup.per_submodel:
         return {}
     steps: dict[str, dict[str, float]] = {}
     weights: dict[str, dict[str, float]] = {}
-    for level, ratio in setting.levels.items():
-        state = server.slice(setting, setting.submodel(ratio, server.notes))
-        steps[level] = {name.removesuffix(".step"): x.item() for name, x in state.items() if name.endswith(".step")}
-        layers = [name for name in state if name in setting.parameters and state[name].dim() > 1]
-        weights[level] = {name.removesuffix(".weight"): state[name].abs().mean().item() for name in layers}
+    for level, ratio in simulation.levels.items():
+        model = state.download(setup, setup.submodel_plan(ratio, state.method_state))
+        steps[level] = {name.removesuffix(".step"): x.item() for name, x in model.items() if name.endswith(".step")}
+        layers = [name for name in model if name in setup.parameters and model[name].dim() > 1]
+        weights[level] = {name.removesuffix(".weight"): model[name].abs().mean().item() for name in layers}
     return {"steps": steps, "weights": weights}
 
 
@@ -265,11 +268,12 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"value": value}).partition("= ")[2].strip()
 
 
-def write_models(folder: Path, setting: Setting, server: Server) -> None:
+def write_models(folder: Path, simulation: Simulation, state: ServerState) -> None:
     """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
-    save(folder / MODEL, server.whole(setting), setting.whole(server.notes))
-    if setting.inconsistent:
+    setup = simulation.setup
+    save(folder / MODEL, state.global_model(setup), setup.global_plan(state.method_state))
+    if setup.per_submodel:
         (folder / SUBMODELS).mkdir(exist_ok=True)
-        for ratio in setting.levels.values():
-            plan = setting.submodel(ratio, server.notes)
-            save(folder / SUBMODELS / f"{plan.key}.safetensors", server.own(setting, plan), plan)
+        for ratio in simulation.levels.values():
+            plan = setup.submodel_plan(ratio, state.method_state)
+            save(folder / SUBMODELS / f"{plan.key}.safetensors", state.submodel_tensors(setup, plan), plan)

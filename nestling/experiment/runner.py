@@ -8,94 +8,61 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from nestling.data import Dataset, Partition, Text
+from nestling.data import Partition
 from nestling.engines import Engine, LocalEngine, RayEngine
-from nestling.engines.packing import travels
 from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError
 from nestling.events import EventLog, report
 from nestling.experiment import checkpoint
+from nestling.experiment.callback import Callback, Callbacks
 from nestling.experiment.changes import check_rounds, check_settings
 from nestling.experiment.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
-from nestling.experiment.evaluation import evaluate, score
+from nestling.experiment.federated_data import Source
 from nestling.experiment.identity import Identity, config_text, describe, with_names
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, Setting, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.simulator import Simulator
+from nestling.experiment.worker_factory import worker_factory
 from nestling.files import write_whole
 from nestling.kernels.device import find_device
 from nestling.methods import Method
+from nestling.server.evaluation import score
+from nestling.server.state import ServerState
 from nestling.settings import Experiment, checked, from_file
 from nestling.tasks import Task
 
 _WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
 
 
-class Watcher(Protocol):
-    """Somebody who looks on: a progress bar, TensorBoard, a notebook."""
-
-    def start(self, made: Setting, server: Server) -> None:
-        """An experiment begins, or goes on, after so many rounds."""
-
-    def job(self) -> None:
-        """A client has answered."""
-
-    def testing(self) -> None:
-        """Models are being tested."""
-
-    def round(self, told: dict[str, Any]) -> None:
-        """A round is over."""
-
-
-class Silent:
-    """Nobody looks on."""
-
-    def start(self, made: Setting, server: Server) -> None:
-        """Say nothing."""
-
-    def job(self) -> None:
-        """Say nothing."""
-
-    def testing(self) -> None:
-        """Say nothing."""
-
-    def round(self, told: dict[str, Any]) -> None:
-        """Say nothing."""
-
-
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What came of an experiment.
+    """The result of an experiment.
 
     Attributes
     ----------
     summary
         Final and best figures, what was spent, and what every level costs.
     rounds
-        What was told of every round.
+        The record of every round.
     state
         The global model.
-    setting
-        What it was done with.
+    simulation
+        What it was run with.
     """
 
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     state: dict[str, Tensor]
-    setting: Setting = field(repr=False)
+    simulation: Simulation = field(repr=False)
 
 
 def run(
@@ -103,10 +70,11 @@ def run(
     *,
     out: str | Path | None = None,
     model: nn.Module | None = None,
-    dataset: Dataset | Text | None = None,
+    dataset: Source | None = None,
     partition: Partition | None = None,
     method: Method | None = None,
-    watcher: Watcher | None = None,
+    task: Task | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Run an experiment to its end.
 
@@ -116,10 +84,10 @@ def run(
         The settings, the name of a preset, or a TOML file.
     out
         A new directory for its files; without one, nothing is written.
-    model, dataset, partition, method
+    model, dataset, partition, method, task
         Your own, instead of those that the settings name.
-    watcher
-        Is told of every round.
+    callbacks
+        Called as the run goes on: progress bars, TensorBoard, your own.
 
     Examples
     --------
@@ -132,7 +100,7 @@ def run(
     chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _able(chosen)
     folder = None if out is None else Path(out)
-    overrides = Overrides(chosen, model, dataset, partition, method)
+    overrides = Overrides(chosen, model, dataset, partition, method, task)
     overrides = replace(overrides, experiment=with_names(overrides))
     with (
         EventLog(None).active() as log,
@@ -140,14 +108,15 @@ def run(
         clean_torch(chosen.threads, chosen.device),
     ):
         objects = describe(overrides) if folder is not None else {}
-        made = setting(overrides)
+        simulation = simulate(overrides)
         if folder is not None:
             with creating(folder):
-                Identity.of(made, objects).write(folder)
-                write_whole(folder / CONFIG, config_text(made.experiment, objects))  # last: with it, the run has begun
-        server = Server.start(made, folder)
+                Identity.of(simulation, objects).write(folder)
+                text = config_text(simulation.settings, objects)
+                write_whole(folder / CONFIG, text)  # last: with it, the run has begun
+        state = ServerState.start(simulation.setup, folder)
         with writing(folder):
-            return _run_rounds(overrides, made, server, folder, watcher or Silent(), log=log)
+            return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
 
 
 def resume(
@@ -156,10 +125,11 @@ def resume(
     rounds: int | None = None,
     settings: Iterable[str] = (),
     model: nn.Module | None = None,
-    dataset: Dataset | Text | None = None,
+    dataset: Source | None = None,
     partition: Partition | None = None,
     method: Method | None = None,
-    watcher: Watcher | None = None,
+    task: Task | None = None,
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint; a run that is over gives its result again.
 
@@ -172,10 +142,10 @@ def resume(
         earlier rounds depend on how many there are.
     settings
         Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
-    model, dataset, partition, method
+    model, dataset, partition, method, task
         Your own, the same as the run was started with.
-    watcher
-        Is told of every round.
+    callbacks
+        Called as the run goes on: progress bars, TensorBoard, your own.
 
     Examples
     --------
@@ -192,7 +162,7 @@ def resume(
     with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
-        overrides = Overrides(experiment, model, dataset, partition, method)
+        overrides = Overrides(experiment, model, dataset, partition, method, task)
         objects = describe(overrides)
         identity = Identity.read(folder)
         first = written if identity is None else identity.began
@@ -201,86 +171,99 @@ def resume(
         check_settings(folder, first, experiment)
         _able(experiment)
         with clean_torch(experiment.threads, experiment.device):
-            made = setting(overrides)
-            server = checkpoint.read(folder, made)
+            simulation = simulate(overrides)
+            state = checkpoint.read(folder, simulation.setup)
             if identity is not None:
-                identity.check_built(folder, made, started_over=server is None)
-            if server is None:
+                identity.check_built(folder, simulation, started_over=state is None)
+            if state is None:
                 _check_never_saved(folder)
-                server = Server.start(made, folder)
-            check_rounds(first, experiment, made.method, server.round)
-            record = _record(folder, experiment, server)  # damage is found before anything is changed
-            summarised = _finished(folder, experiment, server)
+                state = ServerState.start(simulation.setup, folder)
+            check_rounds(first, experiment, simulation.setup.method, state.round)
+            record = _record(folder, experiment, state)  # damage is found before anything is changed
+            summarised = _finished(folder, experiment, state)
             with writing(folder):
                 if summarised is not None:
                     record.start()
-                    return Result(summarised, record.rounds, server.state, made)
+                    return Result(summarised, record.rounds, state.model, simulation)
                 if identity is not None:
                     identity.check_machine()
                 if experiment != written:
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
-                checkpoint.clean(folder, server)
-                return _run_rounds(overrides, made, server, folder, watcher or Silent(), log=log)
+                checkpoint.clean(folder, state)
+                return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
 
 
 def _run_rounds(
-    overrides: Overrides, made: Setting, server: Server, folder: Path | None, watcher: Watcher, *, log: EventLog
+    overrides: Overrides,
+    simulation: Simulation,
+    state: ServerState,
+    *,
+    folder: Path | None,
+    callbacks: Iterable[Callback],
+    log: EventLog,
 ) -> Result:
-    experiment = made.experiment
-    record = _record(folder, experiment, server)
+    settings, task = simulation.settings, simulation.setup.task
+    callback = Callbacks(callbacks)
+    record = _record(folder, settings, state)
     record.start()
-    server.best = _best(record, made.task)
+    state = replace(state, best=_best(record, task))
     if folder is not None:
-        log.open(folder, server.round)
+        log.open(folder, state.round)
     began = time.perf_counter() - _spent(folder)
-    watcher.start(made, server)
+    callback.on_start(simulation, state)
     local: dict[str, float] | None = None
 
     def save_whole_rounds() -> None:
-        if folder is not None and server.round:
-            _save(folder, server, record, time.perf_counter() - began, tidy=False)  # a round is under way
+        if folder is not None and state.round:
+            _save(folder, state, record, time.perf_counter() - began, tidy=False)  # a round is under way
 
-    engine = _engine(overrides, made, save_whole_rounds)
+    engine = _engine(overrides, simulation, save_whole_rounds)
+    simulator = Simulator(simulation, engine, callback.on_client)
     try:
-        while server.round < experiment.rounds:
-            log.round = server.round + 1
-            after, told = run_round(made, server, engine, watcher.job)
-            if due(experiment, after.round):
-                watcher.testing()
-                told["evaluation"], local = evaluate(made, after, engine)
-                after.best = _better(after.best, told, made.task)
-            record.add(told)
-            server = after
-            watcher.round(told)
-            if folder is not None and server.round % experiment.checkpoint == 0:
-                _save(folder, server, record, time.perf_counter() - began)
+        while state.round < settings.rounds:
+            log.round = state.round + 1
+            after, line = simulator.run_round(state)
+            if due(settings, after.round):
+                callback.on_evaluation()
+                line["evaluation"], local = simulator.evaluate(after)
+                after = replace(after, best=_better(after.best, line, task))
+            record.add(line)
+            state = after
+            callback.on_round(line, state)
+            if folder is not None and state.round % settings.checkpoint == 0:
+                _save(folder, state, record, time.perf_counter() - began)
         if local is None:  # all rounds were done already: its clients' accuracies are not in its record
-            figures, local = evaluate(made, server, engine)
+            figures, local = simulator.evaluate(state)
             if "evaluation" not in record.rounds[-1]:  # there were to be more rounds
                 record.evaluated(figures)
-                server.best = _best(record, made.task)
+                state = replace(state, best=_best(record, task))
     except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
-        if folder is not None and server.round:
-            _save(folder, server, record, time.perf_counter() - began)
+        if folder is not None and state.round:
+            _save(folder, state, record, time.perf_counter() - began)
         raise
     finally:
         engine.close()
-    final, seconds = record.rounds[-1]["evaluation"], time.perf_counter() - began
-    told = summary(made, server, final, local, seconds, handed=overrides.handed())
-    told["clients_dropped"] = sum(one["dropped"] for one in record.rounds)
-    told["workers_lost"] = log.totals().get("worker lost", 0)
-    told["events"] = log.totals()  # these two depend on the machine, and nothing else here but the seconds
+    seconds = time.perf_counter() - began
+    totals = log.totals()
+    summed_up = {
+        **summary(simulation, state, record.rounds[-1]["evaluation"], local, seconds, handed=overrides.handed()),
+        "clients_dropped": sum(line["dropped"] for line in record.rounds),
+        "workers_lost": totals.get("worker lost", 0),
+        "events": totals,  # these two depend on the machine, and nothing else here but the seconds
+    }
     if folder is not None:
-        _save(folder, server, record, time.perf_counter() - began)
-        write_models(folder, made, server)
-        write_whole(folder / SUMMARY, (json.dumps(told, indent=2) + "\n").encode())
-    return Result(told, record.rounds, server.state, made)
+        _save(folder, state, record, time.perf_counter() - began)
+        write_models(folder, simulation, state)
+        write_whole(folder / SUMMARY, (json.dumps(summed_up, indent=2) + "\n").encode())
+    result = Result(summed_up, record.rounds, state.model, simulation)
+    callback.on_end(result)
+    return result
 
 
-def _record(folder: Path | None, experiment: Experiment, server: Server) -> Record:
-    digest = "" if folder is None else checkpoint.metrics_digest(folder, server.round)
-    return Record(folder, server.round, experiment, digest)
+def _record(folder: Path | None, experiment: Experiment, state: ServerState) -> Record:
+    digest = "" if folder is None else checkpoint.metrics_digest(folder, state.round)
+    return Record(folder, state.round, experiment, digest)
 
 
 def _best(record: Record, task: Task) -> dict[str, Any]:
@@ -299,9 +282,9 @@ def _better(best: dict[str, Any], entry: dict[str, Any], task: Task) -> dict[str
     return {"round": entry["round"], **figures}
 
 
-def _finished(folder: Path, experiment: Experiment, server: Server) -> dict[str, Any] | None:
+def _finished(folder: Path, experiment: Experiment, state: ServerState) -> dict[str, Any] | None:
     """Return the summary of a run that is over, as its directory holds it; None where something is left to do."""
-    if server.round < experiment.rounds or not (folder / MODEL).is_file():
+    if state.round < experiment.rounds or not (folder / MODEL).is_file():
         return None
     try:
         held: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
@@ -335,33 +318,18 @@ def _able(experiment: Experiment) -> None:
     find_device(experiment.device)
 
 
-def _engine(overrides: Overrides, made: Setting, before_last_try: Callable[[], None]) -> Engine:
-    experiment, make = made.experiment, _make(overrides, made)
-    timeout = experiment.worker_timeout
-    if experiment.engine == "ray":
-        gpus, address = experiment.device.startswith("cuda"), experiment.address
-        return RayEngine(make, experiment.workers, address, gpus, timeout=timeout, before_last_try=before_last_try)
-    return LocalEngine(make, experiment.workers, timeout=timeout, before_last_try=before_last_try)
+def _engine(overrides: Overrides, simulation: Simulation, before_last_try: Callable[[], None]) -> Engine:
+    settings, make = simulation.settings, worker_factory(overrides, simulation)
+    timeout = settings.worker_timeout
+    if settings.engine == "ray":
+        gpus, address = settings.device.startswith("cuda"), settings.address
+        return RayEngine(make, settings.workers, address, gpus, timeout=timeout, before_last_try=before_last_try)
+    return LocalEngine(make, settings.workers, timeout=timeout, before_last_try=before_last_try)
 
 
-def _make(overrides: Overrides, made: Setting) -> Callable[[], Worker]:
-    """How workers are made: with what we have built, or by building again a model of a kind that cannot be sent."""
-    experiment = made.experiment
-    if (experiment.engine == "local" and experiment.workers == 1) or travels(made.model):
-        return partial(_worker, experiment.threads, partial(Worker, made))
-    overrides = replace(overrides, dataset=made.dataset, partition=made.partition)
-    return partial(_worker, experiment.threads, partial(Worker.from_overrides, overrides))
-
-
-def _worker(threads: int, make: Callable[[], Worker]) -> Worker:
-    """Build a worker in the process that it is for, in which PyTorch uses so many threads from now on."""
-    torch.set_num_threads(threads)
-    return make()
-
-
-def _save(folder: Path, server: Server, record: Record, seconds: float, *, tidy: bool = True) -> None:
+def _save(folder: Path, state: ServerState, record: Record, seconds: float, *, tidy: bool = True) -> None:
     record.sync()
-    checkpoint.write(folder, server, record.digest(server.round), tidy=tidy)
+    checkpoint.write(folder, state, record.digest(state.round), tidy=tidy)
     write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())
 
 

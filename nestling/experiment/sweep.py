@@ -40,7 +40,7 @@ _SAVING = 60.0  # seconds that experiments have to save their rounds when they a
 logger = logging.getLogger("nestling")
 
 
-def run_many(
+def run_sweep(
     wanted: Mapping[Path, Experiment], processes: int = 1, look: Callable[[int, int], None] = lambda done, of: None
 ) -> dict[Path, NestlingError]:
     """Run every experiment into its directory; go on with those that were interrupted, leave those that are done.

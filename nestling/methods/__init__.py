@@ -1,6 +1,19 @@
-"""Who gets which slice, and what is done with it: one small file per method, each a value made of functions."""
+"""Methods: who trains which slice, and what is special about it. One file per paper; a method is a chain of parts."""
 
-from nestling.methods.method import Method, Turn
+from nestling.methods.context import ClientContext, Participant, RoundContext, Setup
+from nestling.methods.method import Method
+from nestling.methods.part import Part, PlanPart
 from nestling.methods.registry import METHODS, make, names
 
-__all__ = ["METHODS", "Method", "Turn", "make", "names"]
+__all__ = [
+    "METHODS",
+    "ClientContext",
+    "Method",
+    "Part",
+    "Participant",
+    "PlanPart",
+    "RoundContext",
+    "Setup",
+    "make",
+    "names",
+]

@@ -1,16 +1,266 @@
-"""`ClientContext`: what losses and other parts of a method see of a client while it trains."""
+"""What a method's hooks see: `Setup` (the whole experiment), `RoundContext` (a round) and `ClientContext` (a client).
+
+`Setup` holds the facts that the server and the devices share. It holds no data: a real device has its own samples and
+knows nothing of anybody else's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
+from nestling.data.federated import ClientData
+from nestling.fleet import Level
+from nestling.methods.frozen import frozen_names
+from nestling.methods.rows import output_axis, thawed, token_axes
+from nestling.seeds import derive, torch_stream
+from nestling.settings import LocalTraining, ServerSettings, Upload
+from nestling.tasks.task import OutputMask, Task
+
+if TYPE_CHECKING:
+    from nestling.methods.method import Method
+
+State = Mapping[str, Tensor]
+Owner = Literal["client", "submodel", "statistics"]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything that stays the same from round to round, for the server and for every device.
+
+    Attributes
+    ----------
+    model, axes
+        The global model with its initial weights, and its axes.
+    example
+        Two inputs of the model that hold nothing, (2, …).
+    task
+        What is learned and how it is measured.
+    method
+        Who trains which slice, and what is special about it.
+    training, server, upload
+        The settings of local training, of the server's step, and of uploads.
+    select_rows
+        Whether clients receive and return only the rows of the classes, or words, that they hold.
+    accelerate
+        Whether our faster kernels and memory formats may be used.
+    ratios
+        The ratios of all levels of the fleet, increasing.
+    clients, rounds, seed
+        The number of clients and of rounds in all, and the seed of the experiment.
+    """
+
+    model: nn.Module
+    axes: AxisMap
+    example: Tensor
+    task: Task
+    method: Method
+    training: LocalTraining = field(default_factory=LocalTraining)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    upload: Upload = field(default_factory=Upload)
+    select_rows: bool = False
+    accelerate: bool = True
+    ratios: tuple[float, ...] = (1.0,)
+    clients: int = 1
+    rounds: int = 1
+    seed: int = 0
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of all parameters; the rest of the state are statistics and counters."""
+        return frozenset(name for name, _ in self.model.named_parameters(remove_duplicate=False))
+
+    @cached_property
+    def user_frozen(self) -> frozenset[str]:
+        """The names that the user froze: not trained, not merged, not sent in rounds, whatever the method says."""
+        return frozen_names(self.model)
+
+    @cached_property
+    def output_axis(self) -> str | None:
+        """The axis along which the model gives its classes, where it has one."""
+        return output_axis(self.axes, self.task.classes)
+
+    @cached_property
+    def token_axes(self) -> tuple[str, ...]:
+        """The axes along which the model looks up the words that it reads; models of other inputs have none."""
+        if self.example.is_floating_point():
+            return ()
+        random = torch_stream(0, "tokens")
+        ids = torch.randint(self.task.classes, self.example.shape, generator=random)
+        return token_axes(self.model, self.axes, ids)
+
+    @cached_property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes whose rows belong to single classes or words."""
+        return tuple(name for name in (self.output_axis, *self.token_axes) if name is not None)
+
+    @cached_property
+    def cut_axes(self) -> AxisMap:
+        """The axes by which slices are cut: the model's and, where clients select them, rows of classes and words."""
+        return thawed(self.axes, self.row_axes) if self.select_rows else self.axes
+
+    def rows(self, held: Tensor) -> dict[str, Tensor]:
+        """Return the rows of the classes that a client holds, by axis; rows of special words belong to everyone.
+
+        An empty dictionary means all rows: of a client that holds every class.
+        """
+        classes = self.task.classes
+        if len(held) == classes:
+            return {}
+        sizes = {name: self.axes.table[name].size for name in self.row_axes}
+        return {name: torch.cat([held, torch.arange(classes, size)]) for name, size in sizes.items()}
+
+    @cached_property
+    def owners(self) -> dict[str, Owner]:
+        """The tensors that are not shared by all clients, by state name: who has its own of them."""
+        owners = self.method.owners(self)
+        return {name: owner for name, owner in owners.items() if name not in self.user_frozen}
+
+    @cached_property
+    def private(self) -> frozenset[str]:
+        """The names of tensors that every client keeps to itself."""
+        return frozenset(name for name, owner in self.owners.items() if owner == "client")
+
+    @cached_property
+    def per_submodel(self) -> frozenset[str]:
+        """The names of tensors that every sub-model has for itself."""
+        return frozenset(name for name, owner in self.owners.items() if owner == "submodel")
+
+    @cached_property
+    def norm_statistics(self) -> frozenset[str]:
+        """The names of statistics that training does not use: clients are asked for them before tests."""
+        return self.method.norm_statistics(self)
+
+    @cached_property
+    def stay(self) -> frozenset[str]:
+        """The names of tensors that do not travel in rounds."""
+        return self.private | self.norm_statistics | self.user_frozen
+
+    @cached_property
+    def clients_keep(self) -> bool:
+        """Whether clients keep anything from round to round."""
+        return bool(self.private) or self.upload.feedback or bool(self.method.overriding("finish"))
+
+    @cached_property
+    def initial_method_state(self) -> State:
+        """What the server keeps for the method before the first round."""
+        return self.method.init(self, derive(self.seed, "notes"))
+
+    def submodel_plan(self, ratio: float, method_state: State | None = None) -> Plan:
+        """Return the sub-model of a level that is tested and exported; without a state, as before the first round."""
+        state = self.initial_method_state if method_state is None else method_state
+        return self.method.plan.submodel_plan(self, state, ratio)
+
+    def global_plan(self, method_state: State | None = None) -> Plan:
+        """Return the global model: everything, or the part of it that all clients train alike (FedPruned)."""
+        return Plan(key="full") if self.method.plan.by_level else self.submodel_plan(1.0, method_state)
+
+    def weight(self, who: Participant) -> float:
+        """Return how much a client counts in the merge."""
+        chosen = self.server.weighting
+        chosen = self.method.weighting if chosen == "method" else chosen
+        return {"none": 1.0, "samples": float(who.samples), "width": who.level.ratio}[chosen]
+
+    @property
+    def proximal(self) -> float:
+        """FedProx's μ of the method and of the settings together."""
+        return self.method.proximal + self.training.proximal
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A client that takes part in a round.
+
+    Attributes
+    ----------
+    client
+        Its number.
+    level
+        What its device can carry in this round.
+    samples
+        How many samples it trains on.
+    seed
+        Differs from client to client and round to round, and is the same whenever the experiment is repeated.
+    held
+        The classes that it holds, where clients select rows; else None.
+    """
+
+    client: int
+    level: Level
+    samples: int = 0
+    seed: int = 0
+    held: Tensor | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """A round, as the server sees it.
+
+    Attributes
+    ----------
+    setup
+        The experiment.
+    number, lr
+        The number of the round, counted from 1, and its learning rate.
+    before
+        The global model before the round.
+    method_state
+        What the server keeps for the method.
+    public
+        Samples without labels that the server may use; None without any.
+    seed
+        Differs from round to round, and is the same whenever the experiment is repeated.
+    """
+
+    setup: Setup
+    number: int
+    lr: float
+    before: State
+    method_state: State
+    public: ClientData | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """The global model after the server's step.
+
+    Attributes
+    ----------
+    model
+        Name → tensor.
+    gathered
+        Returns the weight that each coordinate of a tensor gathered in this round, in its shape; 0 where nobody held
+        it.
+    """
+
+    model: dict[str, Tensor]
+    gathered: Callable[[str], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class AfterMerge:
+    """What a method makes of the merged model.
+
+    Attributes
+    ----------
+    model, method_state
+        The global model to go on with, and what the server keeps for the method.
+    networks
+        Other networks of this round, tested beside the model if the round is evaluated: name → plan, weights.
+    """
+
+    model: dict[str, Tensor]
+    method_state: dict[str, Tensor]
+    networks: Mapping[str, tuple[Plan, State]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,41 +269,31 @@ class ClientContext:
 
     Attributes
     ----------
+    setup
+        The experiment.
     model
-        Its sub-model, in training mode.
-    axes
-        The axes of the *whole* model.
-    plan
-        What its sub-model keeps of that.
-    ratio
-        The width of its level.
-    labels
-        The classes it holds, (classes held,), where the loss is masked to them; else None.
+        The client's sub-model, in training mode.
+    plan, ratio, round
+        The slice that it trains, the ratio of its level, and the number of the round, counted from 1.
+    sent
+        The slice that it received, on the CPU.
+    client_state
+        What the client kept from earlier rounds: ``kind/tensor`` → value.
+    mask
+        The classes that its loss is about; None for all.
     draw
-        Its own random numbers of this round, for losses that draw something.
-    levels
-        The widths of all levels of the fleet, increasing.
-    round
-        The round, counted from 1.
-    scratch
+        Its own random numbers of this round, for losses that draw.
+    workspace
         Memory that is used again for the next batch or client; it lives as long as the model.
-    memory
-        What the client keeps from earlier rounds: ``kind/tensor`` → value.
-    fast
-        Whether our faster kernels may replace PyTorch's losses and optimizers.
-    absent
-        How many classes its model has no row for, because it received those of its own classes alone.
     """
 
+    setup: Setup
     model: nn.Module
-    axes: AxisMap
     plan: Plan
-    ratio: float
-    labels: Tensor | None
-    draw: np.random.Generator
-    levels: tuple[float, ...] = ()
+    ratio: float = 1.0
     round: int = 1
-    scratch: dict[Any, Any] = field(default_factory=dict)
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-    absent: int = 0
-    fast: bool = True
+    sent: State = field(default_factory=dict)
+    client_state: State = field(default_factory=dict)
+    mask: OutputMask | None = None
+    draw: np.random.Generator = field(default_factory=np.random.default_rng)
+    workspace: dict[Any, Any] = field(default_factory=dict)

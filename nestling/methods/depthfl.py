@@ -26,9 +26,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -38,48 +38,86 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import gone
 from nestling.errors import MethodError, nearest
-from nestling.methods.context import ClientContext
+from nestling.kernels.cross_entropy import correct
+from nestling.methods.context import ClientContext, Setup, State
 from nestling.methods.feddyn import with_feddyn
-from nestling.methods.method import Method, Turn
-from nestling.methods.parts.losses import masked
+from nestling.methods.method import Method
+from nestling.methods.part import Inner, Part, PlanPart
+from nestling.methods.parts.static_norms import StaticNorms
+from nestling.methods.rows import OUTPUT
+from nestling.tasks.class_loss import count_targets, masked
+from nestling.tasks.task import Batch, LossResult
 
 Variant = Literal["full", "plain"]
 _NEEDS = "depthfl needs a model with a classifier after every stage, such as 'resnet18-exits'"
 
 
-def first_stages(turn: Turn) -> Plan:
+@dataclass(frozen=True)
+class StagePrefixPlan(PlanPart):
     """The first stages, with their classifiers, whose share of the parameters is nearest to the level."""
-    if not _has_exits(turn.axes):
-        raise MethodError(f"{_NEEDS}: for other residual nets there is variant='plain'")
-    return _prefix(turn, [(block,) for block in turn.axes.blocks], at_least=0)  # the first stage is no block
+
+    def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
+        """Return the first stages."""
+        del method_state
+        if not _has_exits(setup.axes):
+            raise MethodError(f"{_NEEDS}: for other residual nets there is variant='plain'")
+        return _prefix(setup, ratio, [(block,) for block in setup.axes.blocks], at_least=0)  # the first is no block
 
 
-def first_blocks(turn: Turn) -> Plan:
+@dataclass(frozen=True)
+class BlockPrefixPlan(PlanPart):
     """The first residual blocks whose share of the parameters is nearest to the level."""
-    if not turn.axes.blocks:
-        raise MethodError("depthfl leaves out whole blocks, and this model has none: use a residual net")
-    if _has_exits(turn.axes):
-        raise MethodError("depthfl with variant='plain' is for models with one classifier: use variant='full'")
-    return _prefix(turn, _groups(turn.axes.blocks), at_least=1)
+
+    def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
+        """Return the first blocks."""
+        del method_state
+        if not setup.axes.blocks:
+            raise MethodError("depthfl leaves out whole blocks, and this model has none: use a residual net")
+        if _has_exits(setup.axes):
+            raise MethodError("depthfl with variant='plain' is for models with one classifier: use variant='full'")
+        return _prefix(setup, ratio, _groups(setup.axes.blocks), at_least=1)
 
 
-def mutual(context: ClientContext, inputs: Tensor, targets: Tensor, distill: bool, ramp: int) -> tuple[Tensor, Tensor]:
-    """The sum of the classifiers' cross-entropies, and of their divergences from each other.
+@dataclass(frozen=True)
+class Exits(Part):
+    """A loss over the classifiers of all stages, and predictions by their ensemble.
 
-    That is Σ CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1), of means over the batch.
+    Attributes
+    ----------
+    distill
+        Whether the classifiers learn from each other.
+    ramp
+        The round from which on distillation counts in full; 0 for always.
     """
-    answers = [masked(logits, context.labels) for logits in exits(context.model(inputs))]
-    loss = torch.stack([F.cross_entropy(logits, targets) for logits in answers]).sum()
-    if distill and len(answers) > 1:
-        logs = [logits.log_softmax(-1) for logits in answers]
-        told = [
-            F.kl_div(student, teacher.detach(), reduction="batchmean", log_target=True)
-            for student in logs
-            for teacher in logs
-            if student is not teacher
-        ]
-        loss = loss + ramp_up(context.round, ramp) / (len(answers) - 1) * torch.stack(told).sum()
-    return loss, together(answers)
+
+    distill: bool = True
+    ramp: int = 300
+
+    def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
+        """Return the sum of the classifiers' cross-entropies, and of their divergences from each other.
+
+        That is Σ CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1), of means over the batch.
+        """
+        del inner
+        inputs, targets = batch
+        held = None if client.mask is None else client.mask.held
+        answers = [masked(logits, held) for logits in exits(client.model(inputs))]
+        loss = torch.stack([F.cross_entropy(logits, targets) for logits in answers]).sum()
+        if self.distill and len(answers) > 1:
+            logs = [logits.log_softmax(-1) for logits in answers]
+            divergences = [
+                F.kl_div(student, teacher.detach(), reduction="batchmean", log_target=True)
+                for student in logs
+                for teacher in logs
+                if student is not teacher
+            ]
+            loss = loss + ramp_up(client.round, self.ramp) / (len(answers) - 1) * torch.stack(divergences).sum()
+        hits = correct(ensemble(answers).detach(), targets).sum()
+        return LossResult(loss, count_targets(targets), hits)
+
+    def predict(self, output: Any) -> Tensor:
+        """Return the logits of the classifiers of a sub-model together."""
+        return ensemble(exits(output))
 
 
 def ramp_up(round: int, ramp: int) -> float:
@@ -98,20 +136,15 @@ def exits(output: object) -> list[Tensor]:
     return list(dict.fromkeys(output))  # a tensor is a key by itself, whatever its values
 
 
-def together(output: Iterable[Tensor]) -> Tensor:
+def ensemble(output: Iterable[Tensor]) -> Tensor:
     """The logarithm of the mean of the classifiers' probabilities, (samples, classes).
 
     >>> sure, unsure = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.5, 0.5]]).log()
-    >>> together([sure, unsure]).exp()
+    >>> ensemble([sure, unsure]).exp()
     tensor([[0.7000, 0.3000]])
     """
     logs = torch.stack([logits.log_softmax(-1) for logits in output])
     return logs.logsumexp(0) - math.log(len(logs))
-
-
-def ensemble(output: object) -> Tensor:
-    """What the classifiers of a sub-model say together."""
-    return together(exits(output))
 
 
 def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, feddyn: float = 0.0) -> Method:
@@ -138,10 +171,9 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, fe
     if ramp < 0:
         raise MethodError(f"depthfl's ramp must be a number of rounds of at least 0, not {ramp!r}")
     if variant == "plain":
-        method = Method("depthfl", plan=first_blocks, deploy=first_blocks)
+        method = Method("depthfl", BlockPrefixPlan(), StaticNorms())
     else:
-        loss = partial(mutual, distill=distill, ramp=ramp)
-        method = Method("depthfl", plan=first_stages, deploy=first_stages, loss=loss, predict=ensemble)
+        method = Method("depthfl", StagePrefixPlan(), StaticNorms(), Exits(distill, ramp))
     return with_feddyn(method, feddyn) if feddyn else method
 
 
@@ -149,7 +181,7 @@ def _has_exits(axes: AxisMap) -> bool:
     """Whether the model returns more than one tensor, and its blocks lie inside one another."""
     blocks = list(axes.blocks)
     inside = all(inner.startswith(f"{outer}.") for outer, inner in pairwise(blocks))
-    return bool(blocks) and inside and list(axes.frozen.values()).count("output of the model") > 1
+    return bool(blocks) and inside and list(axes.frozen.values()).count(OUTPUT) > 1
 
 
 def _groups(blocks: Iterable[str]) -> list[tuple[str, ...]]:
@@ -163,10 +195,10 @@ def _groups(blocks: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _prefix(turn: Turn, groups: list[tuple[str, ...]], at_least: int) -> Plan:
-    """The plan that keeps the first of some groups of blocks, as many as come nearest to the level."""
-    axes = turn.axes
-    sizes = {name: math.prod(axes.dims[name].shape) for name in turn.parameters if name not in axes.tied}
+def _prefix(setup: Setup, ratio: float, groups: list[tuple[str, ...]], at_least: int) -> Plan:
+    """Return the plan that keeps the first of some groups of blocks, as many as come nearest to the level."""
+    axes = setup.axes
+    sizes = {name: math.prod(axes.dims[name].shape) for name in setup.parameters if name not in axes.tied}
     whole = sum(sizes.values())
 
     def kept(count: int) -> list[str]:
@@ -174,9 +206,9 @@ def _prefix(turn: Turn, groups: list[tuple[str, ...]], at_least: int) -> Plan:
 
     def distance(count: int) -> float:
         held = whole - sum(sizes.get(name, 0) for name in gone(axes, kept(count)))
-        return abs(held - turn.ratio * whole)
+        return abs(held - ratio * whole)
 
     count = min(range(at_least, len(groups) + 1), key=distance)  # of two as near, the smaller
-    if turn.ratio == 1 or count == len(groups):
+    if ratio == 1 or count == len(groups):
         return Plan(key="full")
     return Plan(blocks=kept(count), key=f"depth{count}")

@@ -9,22 +9,28 @@ the authors' code of FedRolex each convolution draws its own, and identity skips
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nestling.cut import Plan, plan
+from nestling.methods.context import Participant, RoundContext
 from nestling.methods.heterofl import heterofl
-from nestling.methods.method import Method, Turn
+from nestling.methods.method import Method
+from nestling.methods.part import PlanPart
 
 
-def random_set(turn: Turn) -> Plan:
-    """A random set of every axis, drawn for this client and round."""
-    return plan(turn.axes, turn.ratio, "random", seed=turn.seed)
+@dataclass(frozen=True)
+class RandomPlan(PlanPart):
+    """A random set of every axis, drawn for each client and round."""
+
+    def plan(self, round: RoundContext, who: Participant) -> Plan:
+        """Return the set of a client."""
+        return plan(round.setup.axes, who.level.ratio, "random", seed=who.seed)
 
 
 def fed_dropout(scaler: bool = True, masked: bool = True) -> Method:
     """Return Federated Dropout.
 
-    >>> fed_dropout().name
-    'fed-dropout'
+    >>> fed_dropout().plan
+    RandomPlan()
     """
-    return replace(heterofl(scaler, masked), name="fed-dropout", plan=random_set)
+    return replace(heterofl(scaler, masked), name="fed-dropout", plan=RandomPlan())

@@ -8,7 +8,10 @@ papers' baseline "everybody trains the smallest model", set ``model.width`` to t
 
 from __future__ import annotations
 
-from nestling.methods.method import Method, everything
+from nestling.methods.method import Method
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.plans import WholeModel
+from nestling.methods.parts.static_norms import StaticNorms
 
 
 def fedavg(masked: bool = False) -> Method:
@@ -17,4 +20,4 @@ def fedavg(masked: bool = False) -> Method:
     >>> fedavg().weighting
     'samples'
     """
-    return Method("fedavg", plan=everything, sized=False, masked=masked, weighting="samples")
+    return Method("fedavg", WholeModel(), StaticNorms(), MaskedLoss() if masked else None, weighting="samples")

@@ -17,19 +17,85 @@ Departures
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from nestling.errors import MethodError
-from nestling.methods.between import After, Between, State
-from nestling.methods.context import ClientContext
+from nestling.data.federated import ClientData
+from nestling.errors import ConfigError, MethodError
+from nestling.methods.context import AfterMerge, ClientContext, Merged, RoundContext, Setup
 from nestling.methods.method import Method
-from nestling.methods.parts.losses import Loss
+from nestling.methods.part import Inner, Part
+from nestling.tasks.task import Batch, LossResult
 
-_KIND = "feddyn/"  # in front of a tensor's name: what is remembered of it
+_KIND = "feddyn/"  # in front of a tensor's name: what is kept of it
+
+
+@dataclass(frozen=True)
+class FedDyn(Part):
+    """Dynamic regularisation with weight `alpha`: each client's g_k, and the server's h."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < float("inf"):
+            raise MethodError(f"feddyn's alpha must be a number above 0, not {self.alpha!r}")
+
+    @property
+    def proximal(self) -> float:
+        """α: the training loop adds α/2 times the squared distance."""
+        return self.alpha
+
+    @property
+    def extendable(self) -> bool:
+        """Nothing depends on the number of rounds."""
+        return True
+
+    def check(self, setup: Setup, public: ClientData | None) -> None:
+        """Raise where clients do not share all parameters, or the server does not take their plain mean."""
+        del public
+        server, name = setup.server, setup.method.name
+        if server.optimizer != "average" or server.weighting not in ("method", "none"):
+            raise ConfigError(
+                f"{name} needs the plain mean of its clients: server.optimizer=average and server.weighting=none, "
+                f"not {server.optimizer} and {server.weighting}"
+            )
+        own = sorted(setup.parameters & setup.owners.keys())
+        if own:
+            raise ConfigError(f"feddyn needs parameters that all clients share, and {own[0]} of {name} is not")
+
+    def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
+        """Return the loss less ⟨g_k, θ⟩; the training loop adds the squared distance."""
+        loss = inner(batch)
+        terms = [
+            (client.client_state[_KIND + name] * parameter).sum()
+            for name, parameter in client.model.named_parameters()
+            if _KIND + name in client.client_state
+        ]
+        return replace(loss, value=loss.value - torch.stack(terms).sum()) if terms else loss
+
+    @torch.no_grad()
+    def finish(self, client: ClientContext) -> dict[str, Tensor]:
+        """Return the client's new g_k: g_k − α (θ_k − θ_t)."""
+        trained = {name: value for name, value in client.model.named_parameters() if value.requires_grad}
+        sent = {name: client.sent[name].to(parameter.device) for name, parameter in trained.items()}
+        changes = {name: self.alpha * (sent[name] - parameter) for name, parameter in trained.items()}
+        return {_KIND + name: client.client_state.get(_KIND + name, 0) + change for name, change in changes.items()}
+
+    @torch.no_grad()
+    def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
+        """Update h, and take h / α off the weights wherever somebody held them."""
+        setup, model, state = round.setup, dict(merged.model), dict(round.method_state)
+        for name in sorted(setup.parameters - setup.axes.tied.keys()):
+            count = merged.gathered(name).to(model[name].dtype)  # clients count alike
+            moved = (model[name] - round.before[name]) * count
+            h = state.get(_KIND + name, torch.zeros_like(moved)) - self.alpha / setup.clients * moved
+            model[name] = torch.where(count > 0, model[name] - h / self.alpha, model[name])
+            state[_KIND + name] = h
+        for name, first in setup.axes.tied.items():
+            model[name] = model[first]
+        return AfterMerge(model, state)
 
 
 def with_feddyn(method: Method, alpha: float) -> Method:
@@ -38,7 +104,7 @@ def with_feddyn(method: Method, alpha: float) -> Method:
     Parameters
     ----------
     method
-        A method that shares all of its parameters among all clients.
+        A method that shares all of its parameters among all clients; all of them count alike from now on.
     alpha
         FedDyn's α, above 0: how much clients are held to the weights they were sent. Acar et al. use 0.01 to 0.1.
 
@@ -48,51 +114,12 @@ def with_feddyn(method: Method, alpha: float) -> Method:
     >>> with_feddyn(fedavg(), 0.1).proximal
     0.1
     """
-    if not 0 < alpha < float("inf"):
-        raise MethodError(f"feddyn's alpha must be a number above 0, not {alpha!r}")
-    if method.masked or method.between is not None or method.remember is not None:
-        raise MethodError(f"feddyn does not go with {method.name}, which has a masked loss or a memory of its own")
-    return replace(
-        method,
-        loss=partial(tilted, loss=method.loss),
-        proximal=method.proximal + alpha,
-        remember=partial(gradients, alpha=alpha),
-        between=partial(corrected, alpha=alpha),
-        endless=True,
-        weighting="none",
-        alike=True,
-    )
-
-
-def tilted(context: ClientContext, inputs: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """A loss less ⟨g_k, θ⟩; the training loop adds the squared distance."""
-    value, logits = loss(context, inputs, targets)
-    parts = [
-        (context.memory[_KIND + name] * parameter).sum()
-        for name, parameter in context.model.named_parameters()
-        if _KIND + name in context.memory
-    ]
-    return value - torch.stack(parts).sum() if parts else value, logits
-
-
-@torch.no_grad()
-def gradients(context: ClientContext, sent: State, alpha: float) -> dict[str, Tensor]:
-    """What a client remembers after its turn: g_k − α (θ_k − θ_t)."""
-    trained = {name: value for name, value in context.model.named_parameters() if value.requires_grad}
-    changes = {name: alpha * (sent[name] - parameter) for name, parameter in trained.items()}
-    return {_KIND + name: context.memory.get(_KIND + name, 0) + change for name, change in changes.items()}
-
-
-@torch.no_grad()
-def corrected(task: Between, alpha: float) -> After:
-    """What the server makes of the merged weights: h, and the weights less h / α wherever somebody held them."""
-    state, notes = dict(task.state), dict(task.notes)
-    for name in sorted(task.parameters - task.axes.tied.keys()):
-        count = task.gathered(name).to(state[name].dtype)  # clients count alike
-        moved = (state[name] - task.before[name]) * count
-        kept = notes.get(_KIND + name, torch.zeros_like(moved)) - alpha / task.clients * moved
-        state[name] = torch.where(count > 0, state[name] - kept / alpha, state[name])
-        notes[_KIND + name] = kept
-    for name, first in task.axes.tied.items():
-        state[name] = state[first]
-    return After(state, notes)
+    reasons = {
+        "output_mask": "has a masked loss",
+        "finish": "keeps tensors of its own with clients",
+        "after_merge": "changes the model after the merge",
+    }
+    for hook, reason in reasons.items():
+        if method.overriding(hook):
+            raise MethodError(f"feddyn does not go with {method.name}, which {reason}")
+    return replace(method, weighting="none").with_parts(FedDyn(alpha))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from nestling.errors import MethodError
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.method import Method
+from nestling.methods.parts.proximal import Proximal
 
 
 def fedmorphprox(*, mu: float = 0.01, **options: Any) -> Method:
@@ -19,6 +19,4 @@ def fedmorphprox(*, mu: float = 0.01, **options: Any) -> Method:
     >>> fedmorphprox(ratio=0.1).proximal
     0.01
     """
-    if not 0 <= mu < float("inf"):
-        raise MethodError(f"fedmorphprox's mu must be 0 or more, not {mu!r}")
-    return replace(fedmorph(**options), name="fedmorphprox", proximal=mu)
+    return replace(fedmorph(**options), name="fedmorphprox").with_parts(Proximal(mu))

@@ -7,12 +7,11 @@ Departures: every client does the same number of epochs; the paper also allows i
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-from nestling.errors import MethodError
 from nestling.methods.fedavg import fedavg
 from nestling.methods.method import Method
+from nestling.methods.parts.proximal import Proximal
 
 
 def fedprox(mu: float = 1e-2, masked: bool = False) -> Method:
@@ -21,6 +20,4 @@ def fedprox(mu: float = 1e-2, masked: bool = False) -> Method:
     >>> fedprox(mu=0.1).proximal
     0.1
     """
-    if not 0 <= mu < math.inf:
-        raise MethodError(f"fedprox's mu must be a number of at least 0, not {mu!r}")
-    return replace(fedavg(masked), name="fedprox", proximal=mu)
+    return replace(fedavg(masked), name="fedprox").with_parts(Proximal(mu))

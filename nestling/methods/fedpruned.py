@@ -13,24 +13,40 @@ Departures
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nestling.cut import Plan, plan
 from nestling.errors import MethodError
-from nestling.methods.method import Method, Turn
+from nestling.methods.context import Setup, State
+from nestling.methods.method import Method
+from nestling.methods.part import PlanPart
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.static_norms import StaticNorms
 
 
-def draw(turn: Turn) -> dict[str, Tensor]:
-    """What the server remembers: the seed that the sub-network is drawn from."""
-    return {"seed": torch.tensor(turn.seed)}
+@dataclass(frozen=True)
+class PrunedPlan(PlanPart):
+    """The same random set of every axis for all clients, in all rounds."""
 
+    ratio: float
 
-def the_one(turn: Turn, ratio: float) -> Plan:
-    """The same random set of every axis in all turns."""
-    return plan(turn.axes, ratio, "random", seed=int(turn.notes["seed"]))
+    @property
+    def by_level(self) -> bool:
+        """All clients get the same."""
+        return False
+
+    def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
+        """Return the seed that the sub-network is drawn from."""
+        del setup
+        return {"seed": torch.tensor(seed)}
+
+    def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
+        """Return the sub-network."""
+        del ratio
+        return plan(setup.axes, self.ratio, "random", seed=int(method_state["seed"]))
 
 
 def fedpruned(ratio: float = 0.6, masked: bool = False) -> Method:
@@ -41,5 +57,5 @@ def fedpruned(ratio: float = 0.6, masked: bool = False) -> Method:
     """
     if not 0 < ratio <= 1:
         raise MethodError(f"fedpruned's ratio must be above 0 and at most 1, not {ratio!r}")
-    same = partial(the_one, ratio=ratio)
-    return Method("fedpruned", plan=same, deploy=same, sized=False, masked=masked, weighting="samples", notes=draw)
+    mask = MaskedLoss() if masked else None
+    return Method("fedpruned", PrunedPlan(ratio), StaticNorms(), mask, weighting="samples")

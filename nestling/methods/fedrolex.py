@@ -14,32 +14,33 @@ Departures
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from nestling.cut import Plan, plan
 from nestling.errors import MethodError
+from nestling.methods.context import Participant, RoundContext
 from nestling.methods.heterofl import heterofl
-from nestling.methods.method import Method, Turn
+from nestling.methods.method import Method, Weighting
+from nestling.methods.part import PlanPart
 
 
-def window(turn: Turn, step: int) -> Plan:
+@dataclass(frozen=True)
+class RollingPlan(PlanPart):
     """A window of every axis that starts `step` units further each round, and wraps around (Eq. 4)."""
-    return plan(turn.axes, turn.ratio, "rolling", round=turn.round - 1, step=step)
+
+    step: int = 1
+
+    def plan(self, round: RoundContext, who: Participant) -> Plan:
+        """Return the window of a round."""
+        return plan(round.setup.axes, who.level.ratio, "rolling", round=round.number - 1, step=self.step)
 
 
-def fedrolex(
-    step: int = 1,
-    weighting: Literal["none", "samples", "width"] = "none",
-    scaler: bool = True,
-    masked: bool = True,
-) -> Method:
+def fedrolex(step: int = 1, weighting: Weighting = "none", scaler: bool = True, masked: bool = True) -> Method:
     """Return FedRolex: the window moves `step` units a round; step 0 is HeteroFL.
 
-    >>> fedrolex(step=2).plan.keywords
-    {'step': 2}
+    >>> fedrolex(step=2).plan
+    RollingPlan(step=2)
     """
     if step < 0:
         raise MethodError(f"fedrolex's window moves by 0 or more units a round, not {step}")
-    return replace(heterofl(scaler, masked), name="fedrolex", plan=partial(window, step=step), weighting=weighting)
+    return replace(heterofl(scaler, masked), name="fedrolex", plan=RollingPlan(step), weighting=weighting)

@@ -13,35 +13,62 @@ Departures
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch.nn.functional as F
-from torch import Tensor
 from torch.func import functional_call
 
+from nestling.data.federated import ClientData
 from nestling.errors import MethodError
-from nestling.methods.context import ClientContext
-from nestling.methods.method import Method, prefix
-from nestling.methods.parts.losses import cross_entropy, entropy, masked
-from nestling.methods.parts.nested_submodel import narrower
+from nestling.methods.context import ClientContext, Setup
+from nestling.methods.method import Method
+from nestling.methods.part import Inner, Part
+from nestling.methods.parts.nested_submodel import nested_submodel
+from nestling.methods.parts.plans import PrefixPlan
+from nestling.methods.parts.scaler import Scaler
+from nestling.methods.parts.static_norms import StaticNorms
+from nestling.tasks.class_loss import masked
+from nestling.tasks.task import Batch, LossResult
 
 
-def ordered_dropout(
-    context: ClientContext, inputs: Tensor, targets: Tensor, widths: tuple[float, ...], distill: bool
-) -> tuple[Tensor, Tensor]:
-    """The loss at a width drawn for this batch from those up to the client's own (§3.2), with distillation (§3.3)."""
-    possible = [width for width in widths or context.levels if width < context.ratio] + [context.ratio]
-    width = possible[context.draw.integers(len(possible))]
-    if width == context.ratio:
-        return cross_entropy(context, inputs, targets)
-    small, weights = narrower(context, width)
-    logits = masked(functional_call(small, weights, (inputs,)), context.labels)
-    if not distill:
-        return entropy(context, logits, targets)
-    hard, teacher = cross_entropy(context, inputs, targets)
-    asked = targets.flatten() >= 0
-    soft = F.cross_entropy(logits.flatten(0, -2)[asked], teacher.detach().flatten(0, -2)[asked].softmax(-1))
-    return hard + soft, teacher
+@dataclass(frozen=True)
+class OrderedDropout(Part):
+    """The loss at a width drawn for each batch from those up to the client's own (§3.2), with distillation (§3.3).
+
+    Attributes
+    ----------
+    distill
+        Whether the client's full width teaches the width that was drawn.
+    widths
+        The widths to draw from, increasing; empty for the levels of the fleet.
+    """
+
+    distill: bool = True
+    widths: tuple[float, ...] = ()
+
+    def check(self, setup: Setup, public: ClientData | None) -> None:
+        """Raise for tasks without classes: distillation and the nested loss compare logits."""
+        del public
+        if not setup.task.classes:
+            raise MethodError(f"ordered dropout needs classes, and {setup.task.name} has none")
+
+    def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
+        """Return the loss of a batch."""
+        task, (inputs, targets) = client.setup.task, batch
+        smaller = [width for width in self.widths or client.setup.ratios if width < client.ratio]
+        widths = [*smaller, client.ratio]
+        width = widths[client.draw.integers(len(widths))]
+        if width == client.ratio:
+            return inner(batch)
+        small, weights = nested_submodel(client, width)
+        student = functional_call(small, weights, (inputs,))
+        if not self.distill:
+            return task.loss_of(student, targets, client.mask)[0]
+        logits = masked(student, None if client.mask is None else client.mask.held)
+        hard, teacher = task.loss_of(client.model(inputs), targets, client.mask)
+        rows = targets.flatten() >= 0
+        soft = F.cross_entropy(logits.flatten(0, -2)[rows], teacher.detach().flatten(0, -2)[rows].softmax(-1))
+        return replace(hard, value=hard.value + soft)
 
 
 def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
@@ -52,5 +79,23 @@ def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
     """
     if not all(0 < width <= 1 for width in widths):
         raise MethodError(f"fjord's widths must be numbers above 0 and at most 1, not {widths!r}")
-    loss = partial(ordered_dropout, widths=tuple(sorted(widths)), distill=distill)
-    return Method("fjord", plan=prefix, loss=loss, weighting="samples")
+    dropout = OrderedDropout(distill, tuple(sorted(widths)))
+    return Method("fjord", PrefixPlan(), StaticNorms(), dropout, weighting="samples")
+
+
+def with_ordered_dropout(method: Method, distill: bool = True) -> Method:
+    """Return a method whose clients also train the narrower models inside their own, as in FjORD.
+
+    >>> from nestling.methods.heterofl import heterofl
+    >>> with_ordered_dropout(heterofl(scaler=False)).parts[-1]
+    OrderedDropout(distill=True, widths=())
+    """
+    if not isinstance(method.plan, PrefixPlan):
+        raise MethodError(f"ordered dropout needs slices that keep the first units of every axis, unlike {method.name}")
+    if method.overriding("loss"):
+        raise MethodError(f"ordered dropout does not go with {method.name}, which has a loss of its own")
+    if any(isinstance(part, Scaler) for part in method.parts):
+        raise MethodError(
+            "ordered dropout does not go with the Scaler, which divides by one ratio: options.scaler=false"
+        )
+    return method.with_parts(OrderedDropout(distill))

@@ -15,13 +15,23 @@ Departures
 
 from __future__ import annotations
 
-from nestling.methods.method import Method, prefix
+from nestling.methods.method import Method
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.plans import PrefixPlan
+from nestling.methods.parts.scaler import Scaler
+from nestling.methods.parts.static_norms import StaticNorms
 
 
 def heterofl(scaler: bool = True, masked: bool = True) -> Method:
     """Return HeteroFL, with its Scaler and its masked loss (§3).
 
-    >>> heterofl(scaler=False).scaler
-    False
+    >>> heterofl(scaler=False).parts
+    (StaticNorms(), MaskedLoss())
     """
-    return Method("heterofl", plan=prefix, scaler=scaler, masked=masked)
+    return Method(
+        "heterofl",
+        PrefixPlan(),  # the first units of every axis, as many as the level carries
+        StaticNorms(),  # batch statistics in training; clients are asked for them before tests
+        Scaler() if scaler else None,  # hidden layers divide by the ratio in training
+        MaskedLoss() if masked else None,  # a client's own classes only, and only their rows merge
+    )

@@ -9,15 +9,32 @@ clients' own models, as in HeteroFL's tables. Layers are counted in the order in
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nestling.axes import AxisMap
 from nestling.errors import MethodError
-from nestling.methods.method import Method, everything
+from nestling.methods.context import Owner, Setup
+from nestling.methods.method import Method
+from nestling.methods.part import Part
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.plans import WholeModel
+from nestling.methods.parts.static_norms import StaticNorms
+
+
+@dataclass(frozen=True)
+class PrivateLayers(Part):
+    """Clients keep all tensors but those of the last `shared` layers."""
+
+    shared: int
+
+    def owners(self, setup: Setup) -> Mapping[str, Owner]:
+        """Claim the tensors for clients."""
+        return dict.fromkeys(sorted(all_but_the_last(setup.axes, self.shared)), "client")
 
 
 def all_but_the_last(axes: AxisMap, layers: int) -> frozenset[str]:
-    """The state names before the last few layers that have a weight of at least two dims."""
+    """Return the state names before the last few layers that have a weight of at least two dims."""
     modules = list(dict.fromkeys(name.rpartition(".")[0] for name, dims in axes.dims.items() if len(dims) > 1))
     if layers >= len(modules):
         raise MethodError(
@@ -40,9 +57,9 @@ def lg_fedavg(layers: int = 2, masked: bool = False) -> Method:
         raise MethodError(f"lg-fedavg shares at least 1 layer, not {layers}")
     return Method(
         "lg-fedavg",
-        plan=everything,
-        sized=False,
-        private=partial(all_but_the_last, layers=layers),
-        masked=masked,
+        WholeModel(),
+        StaticNorms(),
+        PrivateLayers(layers),
+        MaskedLoss() if masked else None,
         weighting="samples",
     )

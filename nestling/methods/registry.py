@@ -13,16 +13,18 @@ from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
 from nestling.methods.fed_dropout import fed_dropout
 from nestling.methods.fedavg import fedavg
+from nestling.methods.feddyn import with_feddyn
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.fedmorphprox import fedmorphprox
 from nestling.methods.fedprox import fedprox
 from nestling.methods.fedpruned import fedpruned
 from nestling.methods.fedrolex import fedrolex
-from nestling.methods.fjord import fjord
+from nestling.methods.fjord import fjord, with_ordered_dropout
 from nestling.methods.heterofl import heterofl
 from nestling.methods.lg_fedavg import lg_fedavg
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
+from nestling.methods.parts.proximal import Proximal
 from nestling.methods.standalone import standalone
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -41,6 +43,13 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmorphprox": fedmorphprox,
 }
 
+# What ``parts=NAME:VALUE`` adds to a method: a function from the method and the value, and the value without one.
+PARTS: dict[str, tuple[Callable[[Method, Any], Method], Any]] = {
+    "fedprox": (lambda method, mu: method.with_parts(Proximal(mu)), 0.01),
+    "feddyn": (with_feddyn, 0.1),
+    "fjord": (with_ordered_dropout, True),
+}
+
 _BASES: dict[Callable[..., Method], Callable[..., Method]] = {fedmorphprox: fedmorph}  # which pass options on to others
 
 
@@ -53,13 +62,15 @@ def names() -> list[str]:
     return list(METHODS)
 
 
-def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
-    """Return the method called `name`, made with its own options.
+def make(name: str, options: Mapping[str, Any] | None = None, parts: str = "") -> Method:
+    """Return the method called `name` with its own options, and with some of `PARTS` added to it.
 
     A method of your own is named by where it is: ``package.module:factory``.
 
-    >>> make("fedrolex", {"step": 2}).plan.keywords
-    {'step': 2}
+    >>> make("fedrolex", {"step": 2}).plan
+    RollingPlan(step=2)
+    >>> make("depthfl", {"variant": "plain"}, "fedprox:0.01,feddyn:0.1").parts[1:]
+    (Proximal(mu=0.01), FedDyn(alpha=0.1))
     """
     if ":" not in name and name not in METHODS:
         raise MethodError(
@@ -75,10 +86,26 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Method:
             given[key] = msgspec.convert(value, hints[key])
         except msgspec.ValidationError as problem:
             raise MethodError(f"the option {key!r} of {name} cannot be {value!r}: {problem}") from None
-    made = factory(**given)
-    if not isinstance(made, Method):
-        raise MethodError(f"{name} returned a {type(made).__name__}, not a Method")
-    return made
+    method = factory(**given)
+    if not isinstance(method, Method):
+        raise MethodError(f"{name} returned a {type(method).__name__}, not a Method")
+    return with_named_parts(method, parts)
+
+
+def with_named_parts(method: Method, parts: str) -> Method:
+    """Return a method with the parts of a list such as ``fedprox:0.01,feddyn:0.1`` added to it, in that order."""
+    for text in filter(None, (part.strip() for part in parts.split(","))):
+        name, colon, value = text.partition(":")
+        if name not in PARTS:
+            raise MethodError(f"there is no part {name!r}{nearest(name, PARTS)}")
+        add, usual = PARTS[name]
+        try:
+            chosen = msgspec.convert(value, type(usual), strict=False) if colon else usual
+        except msgspec.ValidationError:
+            kind = "true or false" if isinstance(usual, bool) else "a number"
+            raise MethodError(f"the part {name} takes {kind}, such as {name}:{usual}, not {value!r}") from None
+        method = add(method, chosen)
+    return method
 
 
 def about(name: str) -> str:

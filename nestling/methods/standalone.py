@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from nestling.axes import AxisMap
 from nestling.methods.method import Method
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.plans import PrefixPlan
+from nestling.methods.parts.private import Private
+from nestling.methods.parts.static_norms import StaticNorms
 
 
-def all_of_it(axes: AxisMap) -> frozenset[str]:
-    """Every tensor is private."""
+def every_tensor(axes: AxisMap) -> frozenset[str]:
+    """Return the names of all tensors."""
     return frozenset(axes.dims)
 
 
 def standalone(masked: bool = False) -> Method:
     """Return the method without federation.
 
-    >>> standalone().private is all_of_it
-    True
+    >>> standalone().name
+    'standalone'
     """
-    return Method("standalone", private=all_of_it, masked=masked)
+    return Method("standalone", PrefixPlan(), StaticNorms(), Private(every_tensor), MaskedLoss() if masked else None)

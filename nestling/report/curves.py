@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nestling.amounts import BYTES, COUNTS, unit
-from nestling.report.experiment import Experiment, Statistic, experiments, statistic
 from nestling.report.measures import TITLES, direction, leading, title
 from nestling.report.panels import Figure, figure, label, line, mark, panel, tint
 from nestling.report.read import Round, Run
+from nestling.report.runs_by_seed import Experiment, Statistic, experiments, statistic
 
 Point = tuple[float, Statistic]
 

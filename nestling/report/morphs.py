@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nestling.report.experiment import Experiment, experiments
 from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import Experiment, experiments
 
 _NETWORKS = {"server": "solid", "averaged": "dash", "morphed": "dot"}  # the network → its line style
 

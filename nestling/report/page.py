@@ -15,11 +15,11 @@ from nestling.errors import ReportError
 from nestling.files import write_whole
 from nestling.imported import need
 from nestling.report import curves, morphs, spread, submodel_panel
-from nestling.report.experiment import Experiment, experiments
 from nestling.report.headline import headline
 from nestling.report.measures import duration, written
 from nestling.report.panels import COLOURS, PANELS, Figure, colour, label
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import Experiment, experiments
 from nestling.report.table import NOTE, Row, columns, compare
 
 __all__ = ["card", "document", "html", "save", "write"]

@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nestling.report.experiment import Experiment
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import Experiment
 
 Figure = dict[str, Any]
 Drawn = Figure | str | None

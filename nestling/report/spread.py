@@ -7,10 +7,10 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-from nestling.report.experiment import Experiment, experiments, statistic
 from nestling.report.measures import leading
 from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import Experiment, experiments, statistic
 
 _POINTS = 1000  # draw single clients of an experiment up to this number, and only their distribution beyond
 _LETTERS = 24  # the length of a name beside a violin; the legend shows all of it

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nestling.report.experiment import experiments
 from nestling.report.panels import Figure, figure, label, mark, panel
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import experiments
 
 _SHADES = ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c", "#08306b")  # from the smallest to the whole model
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nestling.amounts import BYTES, amount
-from nestling.report.experiment import Experiment, Statistic, experiments
 from nestling.report.measures import direction, duration, title, written
 from nestling.report.read import Run
+from nestling.report.runs_by_seed import Experiment, Statistic, experiments
 
 if TYPE_CHECKING:
     from rich.text import Text

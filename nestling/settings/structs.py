@@ -229,6 +229,9 @@ class Experiment(_Settings, frozen=True):
 
     Attributes
     ----------
+    parts
+        Parts to add to the method, in this order, such as ``fedprox:0.01,feddyn:0.1`` (see
+        `nestling.methods.registry.PARTS`).
     workers
         Processes that train clients side by side; the figures do not depend on it.
     worker_timeout
@@ -265,6 +268,7 @@ class Experiment(_Settings, frozen=True):
 
     name: str = ""
     method: str = "heterofl"
+    parts: str = ""
     options: dict[str, Any] = {}
     rounds: Rounds = 10
     seed: Seed = 0

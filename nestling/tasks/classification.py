@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.data.federated import ClientData
+from nestling.tasks.class_loss import ClassLoss
 from nestling.tasks.task import Metric
 
 _CHUNK = 1000  # samples that one job tests, at most; fewer where there are few, so that several workers have work
@@ -19,12 +20,19 @@ _JOBS = 8  # that there are at least, if that leaves each a tenth of a chunk
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(ClassLoss):
     """Cross-entropy, and the share of samples whose class has the highest logit.
+
+    Attributes
+    ----------
+    classes
+        The number of classes.
+    accelerate
+        Whether our faster kernel may compute the loss.
 
     Examples
     --------
-    >>> Classification().join([torch.zeros(1, 3), torch.ones(1, 3)]).shape
+    >>> Classification(3).join([torch.zeros(1, 3), torch.ones(1, 3)]).shape
     torch.Size([2, 3])
     """
 
@@ -32,6 +40,8 @@ class Classification:
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", "higher", percent=True), Metric("loss", "lower"))
     draws: ClassVar[bool] = False
     local_accuracy: ClassVar[bool] = True
+    classes: int
+    accelerate: bool = True
 
     def prepare(
         self, samples: tuple[Tensor, Tensor], random: torch.Generator, *, training: bool
@@ -39,6 +49,15 @@ class Classification:
         """Return inputs and targets as they are."""
         del random, training
         return samples
+
+    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+        """Return nothing: any model may learn it."""
+        del model, example
+        return ""
+
+    def output_shape(self, inputs: Tensor) -> tuple[int, ...]:
+        """Return the shape of logits, (samples, classes)."""
+        return (len(inputs), self.classes)
 
     def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the logits, (N, classes): targets stay at the server."""
@@ -61,7 +80,7 @@ class Classification:
     def test_chunk(self, samples: int) -> int:
         """Return the number of samples that one job tests.
 
-        >>> Classification().test_chunk(10_000), Classification().test_chunk(400)
+        >>> Classification(10).test_chunk(10_000), Classification(10).test_chunk(400)
         (1000, 100)
         """
         return min(_CHUNK, max(_CHUNK // 10, math.ceil(samples / _JOBS)))

@@ -7,16 +7,17 @@ Two tasks: to fill in words that were masked (HeteroFL, section 4: 15 % of them)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestling.data.federated import ClientData
 from nestling.kernels.cross_entropy import correct
+from nestling.tasks.class_loss import ClassLoss
 from nestling.tasks.task import Metric
 
 IGNORED = -100  # a target that counts for nothing: PyTorch's own number for it
@@ -27,7 +28,7 @@ _LOGITS = 2**23  # computed at a time in tests: 32 MiB
 
 
 @dataclass(frozen=True)
-class LanguageTask:
+class LanguageTask(ClassLoss):
     """A task on words.
 
     Attributes
@@ -45,6 +46,8 @@ class LanguageTask:
     positions
         Whether the loss of the masked task is over ``"all"`` positions, as in HeteroFL's experiments, or over those
         that are ``"masked"``.
+    accelerate
+        Whether our faster kernel may compute the loss.
     """
 
     task: Literal["masked-word", "next-word"]
@@ -55,6 +58,7 @@ class LanguageTask:
     share: float = 0.15
     positions: Literal["all", "masked"] = "all"
     classes: int = 1
+    accelerate: bool = True
     local_accuracy: ClassVar[bool] = False  # clients may be hundreds of thousands
 
     @property
@@ -77,6 +81,29 @@ class LanguageTask:
     def prepare(self, samples: Tensor, random: torch.Generator, *, training: bool) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of sequences (N, width); in tests, all positions have targets."""
         return self.batch(samples, random, positions="" if training else "all")
+
+    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+        """Return why a model cannot learn to predict next words: what it says must not depend on later words."""
+        if self.task != "next-word" or example.shape[1] < 2 or not isinstance(model, nn.Module):
+            return ""
+        one = example[:1]
+        other = one.clone()
+        other[:, -1] = 1
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            outputs = [model(ids) for ids in (one, other)]
+        model.train(was_training)
+        if isinstance(outputs[0], Tensor) and not torch.equal(outputs[0][:, :-1], outputs[1][:, :-1]):
+            return (
+                "sees the words that it should predict: use a causal one (model.options.causal=true), "
+                "or data.task=masked-word"
+            )
+        return ""
+
+    def output_shape(self, inputs: Tensor) -> tuple[int, ...]:
+        """Return the shape of logits, (samples, length, classes)."""
+        return (*inputs.shape, self.classes)
 
     def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> TokenSums:
         """Return sums over positions: logits would be far too many."""

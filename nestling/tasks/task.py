@@ -1,9 +1,9 @@
-"""`Task`: what is learnt and how it is measured. Everything that differs between images and words is asked of it."""
+"""`Task`: what a model learns and how it is measured, such as classification or the prediction of next words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from nestling.data.federated import ClientData
 
 Answer = Any  # what a task keeps of a model's output: logits, or sums over positions
+Batch = tuple[Tensor, Tensor]  # inputs (N, …) and targets (N, …)
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,44 @@ class Metric:
     percent: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class LossResult:
+    """The loss of a batch.
+
+    Attributes
+    ----------
+    value
+        The loss to minimise, a scalar: the mean over `count` targets, plus terms that parts of a method add.
+    count
+        The number of targets: samples, or words of sequences.
+    correct
+        How many targets were predicted correctly, a scalar; None for tasks without classes.
+    """
+
+    value: Tensor
+    count: int
+    correct: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OutputMask:
+    """Which classes a client's loss is about (HeteroFL's masked loss).
+
+    Attributes
+    ----------
+    held
+        The classes that the client holds, (classes held,): logits of all others are set to zero. None for all.
+    rows
+        The rows of the model, by axis, that merge from this client; empty for all.
+    absent
+        The number of classes that the client's model has no row for, because it received its own classes only.
+    """
+
+    held: Tensor | None = None
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    absent: int = 0
+
+
 class Task(Protocol):
     """What a model learns from batches, and what is measured of its answers.
 
@@ -32,6 +71,8 @@ class Task(Protocol):
         The name of the task.
     metrics
         What is measured; the best round is chosen by the first.
+    classes
+        The number of classes, or of words, that targets are among; 0 for tasks without classes.
     draws
         Whether `prepare` draws random numbers.
     local_accuracy
@@ -47,6 +88,10 @@ class Task(Protocol):
         """Return what is measured; the best round is chosen by the first."""
 
     @property
+    def classes(self) -> int:
+        """Return the number of classes that targets are among; 0 without classes."""
+
+    @property
     def draws(self) -> bool:
         """Whether `prepare` draws random numbers."""
 
@@ -56,6 +101,18 @@ class Task(Protocol):
 
     def prepare(self, samples: Any, random: torch.Generator, *, training: bool) -> tuple[Tensor, Tensor]:
         """Return inputs (N, …) and targets (N, …) of samples as the data holds them, on the CPU."""
+
+    def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
+        """Return the loss of a model on a batch."""
+
+    def loss_of(self, output: Any, targets: Tensor, mask: OutputMask | None = None) -> tuple[LossResult, Tensor]:
+        """Return the loss of a model's output on a batch, and the output after the mask."""
+
+    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+        """Return why a model cannot learn the task, such as that it "sees …"; empty where nothing is wrong."""
+
+    def output_shape(self, inputs: Tensor) -> tuple[int, ...] | None:
+        """Return the shape that a model's output on inputs must have; None where that is not known."""
 
     def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Answer:
         """Return what is kept of a model's output on a batch, in a worker."""

@@ -10,7 +10,7 @@ import torch
 
 from bench.rounds.workloads import find, prepare
 from nestling.data import Dataset
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.nets import build
 
 IMAGES = replace(find("mnist", quick=True), samples=25)
@@ -30,10 +30,12 @@ def double():
 
 def in_double(workload):
     with patch.object(Dataset, "example", lambda self, batch: torch.zeros(batch, *self.shape)):
-        made = prepare(workload)
+        simulation = prepare(workload)
     torch.manual_seed(0)
     model = build(workload.model, **workload.options).double()
-    return setting(Overrides(made.experiment, model=model, dataset=made.dataset, partition=made.partition))
+    return simulate(
+        Overrides(simulation.settings, model=model, dataset=simulation.dataset, partition=simulation.partition)
+    )
 
 
 def close(one, other):

@@ -53,16 +53,16 @@ class Here:
         return self.pull_messages(self.push_messages(messages))
 
 
-def plain(made):
-    grid, config = Here(flower_client.app, made.fleet.clients), ConfigRecord({"workload": "mnist", "quick": True})
-    strategy = with_flower.HeteroFL(made, with_flower.ask(grid, made.fleet.clients, config))
-    result = strategy.start(grid, ArrayRecord(made.model.state_dict()), ROUNDS, train_config=config)
+def plain(simulation):
+    grid, config = Here(flower_client.app, simulation.fleet.clients), ConfigRecord({"workload": "mnist", "quick": True})
+    strategy = with_flower.HeteroFL(simulation, with_flower.ask(grid, simulation.fleet.clients, config))
+    result = strategy.start(grid, ArrayRecord(simulation.setup.model.state_dict()), ROUNDS, train_config=config)
     assert all(0 < told["train_loss"] < 10 for told in result.train_metrics_clientapp.values())
     return result.arrays.to_torch_state_dict()
 
 
-def lean(made):
-    grid, strategy = Here(flower_lean_client.app, made.fleet.clients), with_flower_lean.HeteroFL("mnist", True)
+def lean(simulation):
+    grid, strategy = Here(flower_lean_client.app, simulation.fleet.clients), with_flower_lean.HeteroFL("mnist", True)
     for number in range(1, ROUNDS + 1):
         strategy.play(number, grid)
     return strategy.state
@@ -71,12 +71,12 @@ def lean(made):
 def main():
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # without which there are no messages
     with double():
-        made = in_double(NARROW)
+        simulation = in_double(NARROW)
         for module in (flower_client, flower_lean_client, with_flower_lean):
-            module.prepare = lambda workload: made
+            module.prepare = lambda workload: simulation
         torch.set_default_dtype(torch.float64)  # of the models that clients build
         for name, make in (("plain", plain), ("lean", lean)):
-            state = {key: tensor.contiguous().clone() for key, tensor in make(made).items()}
+            state = {key: tensor.contiguous().clone() for key, tensor in make(simulation).items()}
             save_file(state, Path(sys.argv[1]) / f"{name}.safetensors")
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from bench_cases import NARROW, close, double, in_double
+from harness import engine_of
 from processes import call
 from safetensors.torch import load_file
 
 from bench.rounds.others import FLOWER
-from nestling.engines import LocalEngine
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulator import Simulator
+from nestling.server.state import ServerState
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,13 +40,14 @@ def theirs(tmp_path_factory):
 def ours():
     """The model that Nestling makes of the same rounds; statistics of norms stay as they were."""
     with double():
-        made = in_double(NARROW)
-        server, engine = Server.start(made, None), LocalEngine(lambda: Worker(made))
+        simulation = in_double(NARROW)
+        setup = simulation.setup
+        state, simulator = ServerState.start(setup), Simulator(simulation, engine_of(simulation))
         for _ in range(2):
-            server, _ = run_round(made, server, engine)
-    start = made.model.state_dict()
-    assert all(not torch.equal(start[name], server.state[name]) for name in made.parameters)
-    return {name: server.state[name] if name in made.parameters else value for name, value in start.items()}
+            state, _ = simulator.run_round(state)
+    start = setup.model.state_dict()
+    assert all(not torch.equal(start[name], state.model[name]) for name in setup.parameters)
+    return {name: state.model[name] if name in setup.parameters else value for name, value in start.items()}
 
 
 @pytest.mark.parametrize("name", ["plain", "lean"])

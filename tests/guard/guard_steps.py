@@ -6,25 +6,24 @@ are trained; otherwise those that are named.
 
 import sys
 import time
+from dataclasses import replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from harness import client_of, train_job, worker_of
 from torch import nn
 
 import nestling
-from nestling.client.grouped.trial import verdict
+from nestling.client.grouped.trial import can_group
+from nestling.client.submodels import build as build_submodel
 from nestling.client.train import train
 from nestling.data import Dataset, Partition
-from nestling.experiment.built import built
-from nestling.experiment.jobs import GroupJob, Train
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.methods.context import ClientContext
-from nestling.methods.parts.losses import cross_entropy
+from nestling.methods.messages import GroupJob
 from nestling.nets import MODELS, build
 from nestling.seeds import torch_stream
+from nestling.server.state import ServerState
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
@@ -136,7 +135,7 @@ def data_of(shape):
     return Dataset("noise", inputs, targets, inputs[:2], targets[:2], 10)
 
 
-def setting_of(name):
+def simulation_of(name):
     own = OWN.get(name)
     shape = own[1] if own else SHAPES.get(name, (3, 16, 16))
     torch.manual_seed(0)
@@ -149,25 +148,23 @@ def setting_of(name):
         fleet=FleetSettings(clients=len(HELD), per_round=len(HELD)),
         local=LOCAL,
     )
-    return setting(Overrides(experiment, own[0]() if own else None, data_of(shape), every))
+    return simulate(Overrides(experiment, own[0]() if own else None, data_of(shape), every))
 
 
-def reference(made, plan, state, client):
+def reference(simulation, plan, state, client):
     """A client's weights after training in double precision, by plain PyTorch."""
-    model = nestling.submodel(made.model, made.axes, plan).double()
+    setup = replace(simulation.setup, task=replace(simulation.setup.task, accelerate=False), accelerate=False)
+    model = nestling.submodel(setup.model, setup.axes, plan).double()
     model.load_state_dict(state)
-    held = made.partition.train[client]
-    context = ClientContext(model, made.axes, plan, 1.0, None, np.random.default_rng(0), fast=False)
-    inputs, targets = made.dataset.inputs.double(), made.dataset.targets
+    held = simulation.partition.train[client]
+    inputs, targets = simulation.dataset.inputs.double(), simulation.dataset.targets
     shuffle = torch_stream(0, "batches", 1, client)
     train(
-        context,
+        ClientContext(setup, model, plan),
         held,
         lambda chosen: (inputs[chosen], targets[chosen]),
-        LOCAL,
         lr=LOCAL.lr,
         generator=shuffle,
-        loss=made.method.loss,
     )
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
@@ -183,22 +180,23 @@ def close(found, wanted, start, what):
 
 
 def train_images(name):
-    made = setting_of(name)
-    worker, server = Worker(made), Server.start(made, None)
-    together = made.method.loss is cross_entropy
-    narrow = nestling.plan(made.axes, LEVELS["c"], key="c")
-    model, samples = built(made, narrow, LEVELS["c"]), (made.dataset.inputs[:5], made.dataset.targets[:5])
-    layout = verdict(model, *samples).layout if together else None
+    simulation = simulation_of(name)
+    setup, dataset = simulation.setup, simulation.dataset
+    worker, server = worker_of(simulation), ServerState.start(setup)
+    together = not setup.method.overriding("loss")
+    narrow = nestling.plan(setup.axes, LEVELS["c"], key="c")
+    model, samples = build_submodel(setup, narrow, LEVELS["c"]), (dataset.inputs[:5], dataset.targets[:5])
+    layout = can_group(model, *samples).layout if together else None
     for level, ratio in LEVELS.items():
-        plan = nestling.plan(made.axes, ratio, key=level)
-        state = server.slice(made, plan)
-        jobs = [Train(client, 1, ratio, plan, state, LOCAL.lr) for client in range(len(HELD))]
-        wanted = [reference(made, plan, state, client) for client in range(len(HELD))]
+        plan = nestling.plan(setup.axes, ratio, key=level)
+        state = server.download(setup, plan)
+        jobs = [train_job(simulation, client, ratio, plan, state, lr=LOCAL.lr) for client in range(len(HELD))]
+        wanted = [reference(simulation, plan, state, client) for client in range(len(HELD))]
         for client in (0, 3):
             close(worker(jobs[client]).state, wanted[client], state, f"{name}, level {level}, client {client} alone")
         for size in COHORTS if layout else ():
-            updates = worker._together(GroupJob(tuple(jobs[:size]), layout), layout)
-            shares = [made.weight(client, ratio) for client in range(size)]
+            updates = worker._train_together(GroupJob(tuple(jobs[:size]), layout), layout)
+            shares = [setup.weight(one.job.who) for one in jobs[:size]]
             mean = {
                 key: sum(share * one[key] for share, one in zip(shares, wanted, strict=False)) / sum(shares)
                 for key in wanted[0]
@@ -214,9 +212,10 @@ def train_words(name):
     axes = nestling.trace(net, ids[:2])
     for ratio in LEVELS.values():
         model = nestling.submodel(net, axes, nestling.plan(axes, ratio)).train()
-        context = ClientContext(model, axes, nestling.Plan(), ratio, None, np.random.default_rng(0))
         train(
-            *(context, torch.arange(20), lambda chosen: (ids[chosen], ids[chosen]), LOCAL),
+            client_of(model, axes, ratio=ratio, training=LOCAL),
+            torch.arange(20),
+            lambda chosen: (ids[chosen], ids[chosen]),
             lr=LOCAL.lr,
             generator=torch.Generator().manual_seed(0),
         )

@@ -1,14 +1,11 @@
-"""What the tests of local training share: small nets in double precision, and clients at work on a part of them."""
+"""What the tests of local training share: small nets in double precision, and samples for them."""
 
 import functools
 
-import numpy as np
 import torch
 from torch import nn
 
 import nestling
-from nestling import Plan
-from nestling.methods.context import ClientContext
 from nestling.nets import build
 
 # Narrow and on small inputs; dropout is off where two runs are compared.
@@ -54,19 +51,6 @@ def net_of(name, **options):
     torch.manual_seed(0)
     net = build(name, **OPTIONS[name] | options).double()
     return net, nestling.trace(net, inputs_of(name))
-
-
-def learner_of(net, axes, ratio=1.0, *, plan=None, labels=None, seed=0):
-    plan = nestling.plan(axes, ratio) if plan is None else plan
-    model = nestling.submodel(net, axes, plan).train()
-    return ClientContext(
-        model=model, axes=axes, plan=plan, ratio=ratio, labels=labels, draw=np.random.default_rng(seed)
-    )
-
-
-def alone(model):
-    """A client that trains a model of its own, of which nothing was cut."""
-    return ClientContext(model=model, axes=None, plan=Plan(), ratio=1.0, labels=None, draw=np.random.default_rng(0))
 
 
 def perceptron(classes=4):

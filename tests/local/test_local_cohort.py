@@ -2,21 +2,22 @@
 
 import copy
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import client_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_cases import inputs_of, net_of
 from torch import nn
 
 import nestling
-from nestling.client.grouped.train_group import Member, train_together
-from nestling.client.grouped.trial import verdict
+from nestling.client.grouped.train_group import Member, train_group
+from nestling.client.grouped.trial import can_group
 from nestling.client.train import train
 from nestling.errors import TrainingError
 from nestling.kernels.grouped_layers import Grouped, obstacle
-from nestling.methods.context import ClientContext
 from nestling.methods.parts.scaler import scale
 from nestling.methods.parts.static_norms import make_static
 from nestling.settings import LocalTraining
@@ -84,22 +85,20 @@ def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, tar
         twin.load_state_dict(state)
         torch.manual_seed(k)
         progress = train(
-            ClientContext(twin, None, nestling.Plan(), 1.0, labels[k], None),
+            client_of(twin, held=labels[k], training=msgspec.structs.replace(how, proximal=mu)),
             samples[k],
             lambda chosen, k=k: wobble.one(k, chosen),
-            how,
             lr=0.1,
             generator=generator(k),
-            proximal=mu,
         )
         alone.append((twin.state_dict(), progress))
     if layout is None:
-        found = verdict(model, inputs[:5], targets[:5])
+        found = can_group(model, inputs[:5], targets[:5])
         assert found.layout is not None, found.reason
         layout = found.layout
     members = [Member(state, samples[k], generator(k), generator(k), labels[k]) for k, state in enumerate(states)]
     wobble = Wobble(inputs, targets, len(counts))
-    trained = train_together(Grouped(model, len(counts) + 1, layout), members, wobble.many, how, lr=0.1, proximal=mu)
+    trained = train_group(Grouped(model, len(counts) + 1, layout), members, wobble.many, how, lr=0.1, proximal=mu)
     return alone, list(zip(trained.states(), trained.progress, strict=True))
 
 
@@ -287,21 +286,21 @@ class Rarely(nn.Sequential):
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_grouped_is_found_out(model, why):
-    found = verdict(model, torch.randn(5, 3), torch.arange(5) % 4)
+    found = can_group(model, torch.randn(5, 3), torch.arange(5) % 4)
     assert found.layout is None
     assert why in found.reason
 
 
 @pytest.mark.parametrize(("over", "layout"), [(0, "channels"), (1, "batch")])
 def test_the_layout_that_keeps_clients_apart_is_found(over, layout):
-    assert verdict(Mixing(over), torch.randn(5, 3), torch.arange(5) % 4).layout == layout
+    assert can_group(Mixing(over), torch.randn(5, 3), torch.arange(5) % 4).layout == layout
 
 
 def test_a_trial_changes_nothing():
     model = perceptron().float()
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    verdict(model, torch.randn(5, 3, generator=generator(0)), torch.arange(5) % 4)
+    can_group(model, torch.randn(5, 3, generator=generator(0)), torch.arange(5) % 4)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -325,4 +324,4 @@ def both_diverge(model):
         for k, state in enumerate(states_of(model, 2))
     ]
     batch = Wobble(inputs, torch.zeros(8).long(), 2).many
-    return train_together(Grouped(model, 2, "batch"), members, batch, LocalTraining(epochs=1, batch=2), lr=0.1)
+    return train_group(Grouped(model, 2, "batch"), members, batch, LocalTraining(epochs=1, batch=2), lr=0.1)

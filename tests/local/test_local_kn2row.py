@@ -11,8 +11,8 @@ from local_cases import inputs_of, net_of
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from nestling.client.grouped.train_group import Member, train_together
-from nestling.client.grouped.trial import verdict
+from nestling.client.grouped.train_group import Member, train_group
+from nestling.client.grouped.trial import can_group
 from nestling.kernels import kn2row
 from nestling.kernels import memory_format as formats
 from nestling.kernels.grouped_layers import Grouped
@@ -161,7 +161,7 @@ def test_clients_of_a_cohort_may_have_them(name, monkeypatch):
     set_memory_format(net, inputs_of(name, count=1))
     assert any(isinstance(module, Kn2row) for module in net.modules())
     inputs, targets = inputs_of(name), torch.arange(5)
-    layout = verdict(net, inputs, targets).layout
+    layout = can_group(net, inputs, targets).layout
     assert layout == "channels"
     states = [{key: value.clone() for key, value in net.state_dict().items()} for _ in range(2)]
     members = [Member(state, torch.arange(4), torch.Generator(), torch.Generator()) for state in states]
@@ -173,7 +173,7 @@ def test_clients_of_a_cohort_may_have_them(name, monkeypatch):
         return inputs[joined], targets[joined]
 
     how = LocalTraining(epochs=1, batch=4, lr=0.1, momentum=0.0, weight_decay=0.0, clip=0.0)
-    trained = train_together(Grouped(net, 2, layout), members, batch, how, lr=0.1)
+    trained = train_group(Grouped(net, 2, layout), members, batch, how, lr=0.1)
     net.train()
     F.cross_entropy(net(inputs[chosen[0]]), targets[chosen[0]]).backward()
     for key, parameter in net.named_parameters():

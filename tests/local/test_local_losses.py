@@ -5,13 +5,22 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import client_of, loss_of, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cases import alone, inputs_of, learner_of, net_of
+from local_cases import inputs_of, net_of
 
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct
-from nestling.methods.parts.losses import cross_entropy, masked
+from nestling.tasks.class_loss import masked
+
+
+def with_logits(client, inputs, targets):
+    """A client's loss, and the logits that its task computes it from."""
+    again, logits = client.setup.task.loss_of(client.model(inputs), targets, client.mask)
+    loss = loss_of(client, inputs, targets)
+    assert torch.equal(loss.value, again.value)
+    return loss, logits
 
 
 @settings(deadline=None, derandomize=True, max_examples=15, database=None)
@@ -19,20 +28,21 @@ from nestling.methods.parts.losses import cross_entropy, masked
 def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
     net, axes = net_of("cnn")
     labels = torch.tensor(sorted(held))
-    context = learner_of(net, axes, ratio, labels=labels)
+    client = slice_of(net, axes, ratio, held=labels)
     inputs = inputs_of("cnn", 6, seed)
     targets = labels[torch.arange(6) % len(labels)]
-    loss, logits = cross_entropy(context, inputs, targets)
-    plain = context.model(inputs)
+    loss, logits = with_logits(client, inputs, targets)
+    plain = client.model(inputs)
     for k in range(10):
         assert torch.equal(logits[:, k], plain[:, k] if k in held else torch.zeros(6, dtype=torch.float64))
     # zero, not −∞: an absent class still takes its share exp(0) of the probability
     among = plain[:, labels].exp().sum(1) + (10 - len(held))
     expected = (among.log() - plain[torch.arange(6), targets]).mean()
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
+    torch.testing.assert_close(loss.value, expected)
+    assert (loss.count, loss.correct.item()) == (6, (logits.argmax(1) == targets).sum().item())
+    loss.value.backward()
     absent = torch.tensor([k for k in range(10) if k not in held], dtype=torch.long)
-    head = context.model.head
+    head = client.model.head
     assert not head.weight.grad[absent].any()
     assert not head.bias.grad[absent].any()
     assert head.weight.grad[labels].any(1).all()
@@ -40,11 +50,11 @@ def test_absent_classes_have_zero_logits_and_no_gradient(held, ratio, seed):
 
 def test_without_labels_nothing_is_masked():
     net, axes = net_of("cnn")
-    context = learner_of(net, axes, 0.5)
+    client = slice_of(net, axes, 0.5)
     inputs, targets = inputs_of("cnn"), torch.arange(5)
-    loss, logits = cross_entropy(context, inputs, targets)
-    assert torch.equal(logits, context.model(inputs))
-    assert torch.equal(loss, F.cross_entropy(logits, targets))
+    loss, logits = with_logits(client, inputs, targets)
+    assert torch.equal(logits, client.model(inputs))
+    assert torch.equal(loss.value, F.cross_entropy(logits, targets))
     assert masked(logits, None) is logits
 
 
@@ -65,7 +75,7 @@ def test_a_model_that_returns_more_than_logits_is_refused_in_one_sentence():
             return x, x
 
     with pytest.raises(TrainingError, match="needs a model that returns logits alone, not a tuple"):
-        cross_entropy(alone(Two()), torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+        loss_of(client_of(Two()), torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
 
 
 @settings(deadline=None, derandomize=True, max_examples=40, database=None)

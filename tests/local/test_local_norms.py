@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from harness import slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cases import inputs_of, learner_of, net_of
+from local_cases import inputs_of, net_of
 from torch import nn
 
 from nestling.kernels.batch_norms import batch_norms
@@ -66,7 +67,7 @@ def case_of(name, sizes):
         torch.manual_seed(0)
         return Mixed(), [torch.randn(size, 2, 9, dtype=torch.float64) for size in sizes]
     net, axes = net_of(name)
-    return learner_of(net, axes, 0.5).model, [inputs_of(name, size, seed) for seed, size in enumerate(sizes)]
+    return slice_of(net, axes, 0.5).model, [inputs_of(name, size, seed) for seed, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn1d", "preresnet18", "vgg16", "mixed"])
@@ -143,7 +144,7 @@ def test_static_norms_use_the_batch_in_training_and_their_statistics_in_tests():
 
 def test_a_model_without_batch_norms_tells_nothing():
     net, axes = net_of("vit-tiny")
-    sums, count = norm_sums(learner_of(net, axes, 0.5).model, [inputs_of("vit-tiny")])
+    sums, count = norm_sums(slice_of(net, axes, 0.5).model, [inputs_of("vit-tiny")])
     assert (sums, count) == ({}, 1)
     assert mean_statistics([(sums, count)]) == {}
 
@@ -280,7 +281,7 @@ def test_large_batches_run_one_by_one():
 @pytest.mark.parametrize("name", ["cnn", "cnn1d", "preresnet18", "vgg16"])
 def test_the_nets_run_batches_together(name):
     net, axes = net_of(name)
-    model, sizes = learner_of(net, axes, 0.5).model, []
+    model, sizes = slice_of(net, axes, 0.5).model, []
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     norm_sums(model, [inputs_of(name, 3, seed) for seed in range(4)])
     assert sizes == [3, 3, 6, 12]  # tried on a copy, and then all of them

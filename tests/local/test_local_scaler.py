@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from local_cases import inputs_of, learner_of, net_of
+from harness import slice_of
+from local_cases import inputs_of, net_of
 from torch import nn
 
 import nestling
@@ -54,7 +55,7 @@ def gradients(model, inputs):
 @pytest.mark.parametrize("name", ["cnn", "preresnet18", "vgg16"])
 def test_the_same_function_as_with_divisions_before_norms(name, norm, rate):
     net, axes = net_of(name, norm=norm)
-    small = loud(learner_of(net, axes, rate).model)
+    small = loud(slice_of(net, axes, rate).model)
     make_static(small)
     expected, plain = with_division_before_norms(small, rate), copy.deepcopy(small)
     scale(small, axes, rate)
@@ -102,7 +103,7 @@ LAYERS = {
 def test_which_outputs_are_divided_and_by_how_much(name):
     net, axes = net_of(name)
     rate = 0.5
-    small = learner_of(net, axes, rate).model
+    small = slice_of(net, axes, rate).model
     names = {id(module): path for path, module in small.named_modules()}
     assert {names[id(layer)] for layer in scaled_layers(small, axes)} == LAYERS[name]
     scale(small, axes, rate)
@@ -147,7 +148,7 @@ def test_layers_that_make_larger_pictures_are_divided_by_their_own_outputs():
 
 def test_statistics_are_taken_without_it():
     net, axes = net_of("cnn")
-    small = loud(learner_of(net, axes, 0.25).model)
+    small = loud(slice_of(net, axes, 0.25).model)
     make_static(small)
     plain = copy.deepcopy(small)
     scale(small, axes, 0.25)

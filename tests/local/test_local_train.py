@@ -3,17 +3,21 @@
 import copy
 import math
 
+import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import client_of, slice_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cases import alone, data, inputs_of, learner_of, net_of, perceptron
+from local_cases import data, inputs_of, net_of, perceptron
 from torch import nn
 
 from nestling.client.train import train
 from nestling.data.batches import batches
 from nestling.errors import TrainingError
+from nestling.methods import Method, PlanPart
+from nestling.methods.parts.proximal import Proximal
 from nestling.methods.parts.static_norms import make_static
 from nestling.settings import LocalTraining
 
@@ -83,12 +87,15 @@ def by_hand(model, samples, batch, how, lr, mu, random):
     mu=st.sampled_from([0.0, 0.01, 3.0]),
     samples=st.lists(st.integers(0, 29), min_size=1, max_size=13, unique=True),
     seed=st.integers(0, 5),
+    share=st.sampled_from([0, 0.5, 1]),  # of μ that the settings have; the rest is the method's
 )
-def test_every_step_is_as_written_by_hand(how, lr, mu, samples, seed):
+def test_every_step_is_as_written_by_hand(how, lr, mu, samples, seed, share):
     model = perceptron()
     other = copy.deepcopy(model)
     batch = data(30)[2]
-    told = train(alone(model), torch.tensor(samples), batch, how, lr=lr, generator=generator(seed), proximal=mu)
+    method = Method("prox", PlanPart(), Proximal((1 - share) * mu))
+    client = client_of(model, method=method, training=msgspec.structs.replace(how, proximal=share * mu))
+    told = train(client, torch.tensor(samples), batch, lr=lr, generator=generator(seed))
     seen, total, correct = by_hand(other, samples, batch, how, lr, mu, generator(seed))
     for new, expected in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(new, expected, rtol=1e-9, atol=1e-11)
@@ -112,14 +119,8 @@ def test_batches_hold_every_sample_once_and_end_in_no_single_one(count, size, sh
 
 def trained(seed, model=None, how=None):
     model = perceptron() if model is None else model
-    train(
-        alone(model),
-        torch.arange(23),
-        data(23)[2],
-        how or LocalTraining(epochs=2, batch=5),
-        lr=0.1,
-        generator=generator(seed),
-    )
+    client = client_of(model, training=how or LocalTraining(epochs=2, batch=5))
+    train(client, torch.arange(23), data(23)[2], lr=0.1, generator=generator(seed))
     return model.state_dict()
 
 
@@ -177,20 +178,19 @@ def test_a_client_in_evaluation_mode_trains_in_training_mode():
 
 def test_static_norms_keep_their_statistics_while_training():
     net, axes = net_of("cnn")
-    context = learner_of(net, axes, 0.5)
-    make_static(context.model)
-    before = copy.deepcopy(context.model.state_dict())
+    client = slice_of(net, axes, 0.5, training=LocalTraining(epochs=1, batch=4))
+    make_static(client.model)
+    before = copy.deepcopy(client.model.state_dict())
     inputs, targets = inputs_of("cnn", 9), torch.arange(9)
     train(
-        context,
+        client,
         torch.arange(9),
         lambda chosen: (inputs[chosen], targets[chosen]),
-        LocalTraining(epochs=1, batch=4),
         lr=0.1,
         generator=generator(),
     )
-    parameters = dict(context.model.named_parameters())
-    for name, new in context.model.state_dict().items():
+    parameters = dict(client.model.named_parameters())
+    for name, new in client.model.state_dict().items():
         assert torch.equal(new, before[name]) == (name not in parameters), name
 
 
@@ -199,7 +199,7 @@ def test_a_loss_that_is_no_number_is_refused(where):
     model, (inputs, _, batch) = perceptron(), data(8)
     (inputs if where == "inputs" else model[0].weight.data)[2] = math.nan
     with pytest.raises(TrainingError, match=r"no longer a number.*local\.lr") as caught:
-        train(alone(model), torch.arange(8), batch, LocalTraining(epochs=1), lr=0.1, generator=generator())
+        train(client_of(model, training=LocalTraining(epochs=1)), torch.arange(8), batch, lr=0.1, generator=generator())
     assert "\n" not in str(caught.value)
 
 
@@ -207,7 +207,7 @@ def test_a_loss_that_grows_without_bound_is_refused():
     model = nn.Sequential(nn.Linear(3, 4)).double()
     how = LocalTraining(epochs=200, batch=4, clip=0.0, weight_decay=10.0)
     with pytest.raises(TrainingError):
-        train(alone(model), torch.arange(8), data(8)[2], how, lr=1e3, generator=generator())
+        train(client_of(model, training=how), torch.arange(8), data(8)[2], lr=1e3, generator=generator())
 
 
 def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
@@ -217,10 +217,9 @@ def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
     how = LocalTraining(epochs=1, batch=4, clip=0.0)
     with pytest.raises(TrainingError):
         train(
-            alone(model),
+            client_of(model, training=how),
             torch.arange(4),
             lambda chosen: (inputs[chosen].float() * 1e10, targets[chosen]),
-            how,
             lr=1e38,
             generator=generator(),
         )
@@ -229,6 +228,6 @@ def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
 def test_a_client_without_samples_changes_nothing():
     model = perceptron()
     before = copy.deepcopy(model.state_dict())
-    told = train(alone(model), torch.arange(0), data(4)[2], LocalTraining(), lr=0.1, generator=generator())
+    told = train(client_of(model), torch.arange(0), data(4)[2], lr=0.1, generator=generator())
     assert (told.samples, told.loss, told.correct) == (0, 0.0, 0.0)
     assert same(model.state_dict(), before)

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nestling.cut import Plan
-from nestling.methods.context import ClientContext
-from nestling.methods.parts.losses import cross_entropy, entropy, masked
+from nestling.tasks import Classification
+from nestling.tasks.class_loss import masked
 from nestling.tasks.language import IGNORED, LanguageTask
+from nestling.tasks.task import OutputMask
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
 MASKED = LanguageTask("masked-word", mask=10, padding=11, unknown=0, end=2)
@@ -101,10 +100,6 @@ def test_figures_that_are_no_numbers_are_none():
     assert NEXT.measure({"all": (1, 1e9, 0), "no_oov": (1, 1.0, 1), "no_oov_eos": (1, 1.0, 1)})["perplexity"] is None
 
 
-def context(model=None, labels=None, absent=0):
-    return ClientContext(model or nn.Identity(), None, Plan(), 1.0, labels, np.random.default_rng(0), absent=absent)
-
-
 @LAWS
 @given(st.integers(0, 10**6), st.sets(st.integers(0, 11), min_size=1, max_size=11), st.booleans())
 def test_absent_rows_count_as_zeros_in_closed_form(seed, held, words):
@@ -117,20 +112,25 @@ def test_absent_rows_count_as_zeros_in_closed_form(seed, held, words):
     if words:
         places[0, 1] = IGNORED
     targets = torch.where(places < 0, places, labels[places.clamp(min=0)])
-    wanted, full = entropy(context(), masked(logits, labels), targets)
-    (slope,) = torch.autograd.grad(wanted, logits)
+    task = NEXT if words else Classification(12)
+    wanted, full = task.loss_of(masked(logits, labels), targets)
+    (slope,) = torch.autograd.grad(wanted.value, logits)
     own = logits.detach()[..., labels].requires_grad_()
-    loss, said = entropy(context(absent=12 - len(labels)), own, places)
-    (own_slope,) = torch.autograd.grad(loss, own)
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-12)
+    loss, said = task.loss_of(own, places, OutputMask(absent=12 - len(labels)))
+    (own_slope,) = torch.autograd.grad(loss.value, own)
+    assert loss.value.item() == pytest.approx(wanted.value.item(), rel=1e-12)
+    assert torch.equal(task.loss_of(logits, targets, OutputMask(labels))[0].value, wanted.value)
     assert torch.allclose(own_slope, slope[..., labels], rtol=1e-10, atol=1e-14)
     assert slope.abs().sum() == pytest.approx(own_slope.abs().sum().item())
     right = (full.argmax(-1) == targets).sum()
     assert (said.argmax(-1) == places).sum() == right
+    assert loss.correct == wanted.correct == right
+    assert loss.count == wanted.count == (targets >= 0).sum()
 
 
 def test_padding_does_not_count():
     model = nn.Embedding(4, 4)
     ids = torch.tensor([[0, 1, 3]])
-    loss, logits = cross_entropy(context(model), ids, torch.tensor([[1, 2, IGNORED]]))
-    assert loss.item() == pytest.approx(F.cross_entropy(logits[0, :2], torch.tensor([1, 2])).item())
+    loss = NEXT.loss(model, (ids, torch.tensor([[1, 2, IGNORED]])))
+    assert loss.value.item() == pytest.approx(F.cross_entropy(model(ids)[0, :2], torch.tensor([1, 2])).item())
+    assert loss.count == 2

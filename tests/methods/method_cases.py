@@ -1,8 +1,7 @@
-"""What the tests of methods share: small nets with their axes, and turns of clients."""
+"""What the tests of methods share: small nets with their axes."""
 
 import functools
 import json
-from dataclasses import replace
 
 import torch
 from hypothesis import settings
@@ -10,9 +9,7 @@ from torch import nn
 
 import nestling
 from nestling import AxisMap
-from nestling.methods import Turn
 from nestling.nets import build, example
-from nestling.seeds import derive
 
 LAWS = settings(deadline=None, derandomize=True, max_examples=40, database=None)
 
@@ -44,11 +41,6 @@ def axes_of(*sizes):
     return AxisMap.from_json(
         json.dumps({"axes": axes, "dims": {f"{name}.bias": name for name in names}, "blocks": {}, "tied": {}})
     )
-
-
-def turn_of(axes, ratio=0.5, round=1, client=0, seed=0, method=None):
-    turn = Turn(axes, frozenset(axes.dims), ratio, round, client, derive(seed, "plan", round, client))
-    return turn if method is None else replace(turn, notes=method.notes(replace(turn, seed=0)))
 
 
 class Tied(nn.Module):

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from harness import client_of, loss_of, plan_of, submodel_plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 from method_cases import LAWS, net_of
@@ -15,8 +16,6 @@ from torch import nn
 
 import nestling
 from nestling.errors import MethodError
-from nestling.methods import Turn
-from nestling.methods.context import ClientContext
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining
@@ -30,10 +29,6 @@ def with_exits(stages=4):
     torch.manual_seed(0)
     net = Exits(depths=(1, 2, 1, 1)[:stages], widths=(4, 6, 8, 12)[:stages], channels=1).double()
     return net, nestling.trace(net, torch.zeros(2, 1, 8, 8, dtype=torch.float64))
-
-
-def turn_of(net, axes, ratio):
-    return Turn(axes, frozenset(dict(net.named_parameters())), ratio, 1, 0, 0)
 
 
 def size_of(net, axes, plan):
@@ -67,11 +62,11 @@ def prefixes(name):
     return net, axes, found
 
 
-def plan_of(name, ratio):
+def prefix_of(name, ratio):
     net, axes = with_exits() if name == "exits" else net_of(name)
     method = depthfl("full" if name == "exits" else "plain")
-    plan = method.plan(turn_of(net, axes, ratio))
-    assert method.deploy(turn_of(net, axes, ratio)) == plan
+    plan = plan_of(method, axes, ratio, model=net)
+    assert submodel_plan_of(method, axes, ratio, model=net) == plan
     return plan
 
 
@@ -83,7 +78,7 @@ def plan_of(name, ratio):
 @given(ratio=RATIOS)
 def test_a_client_gets_the_prefix_nearest_to_its_level(name, ratio):
     _, _, possible = prefixes(name)
-    plan = plan_of(name, ratio)
+    plan = prefix_of(name, ratio)
     assert not plan.runs
     whole = possible[None]
     nearest = min(abs(size - ratio * whole) for size in possible.values())
@@ -98,7 +93,7 @@ def test_smaller_levels_lie_inside_larger_ones(name, ratios):
     axes = prefixes(name)[1]
     kept = [
         set(plan.blocks) if plan.blocks is not None else set(axes.blocks)
-        for plan in (plan_of(name, r) for r in sorted(ratios))
+        for plan in (prefix_of(name, r) for r in sorted(ratios))
     ]
     assert all(small <= large for small, large in pairwise(kept))
 
@@ -106,10 +101,10 @@ def test_smaller_levels_lie_inside_larger_ones(name, ratios):
 @pytest.mark.parametrize("name", ["exits", *ORDINARY])
 def test_every_prefix_is_handed_out_and_has_a_key_of_its_own(name):
     _, _, possible = prefixes(name)
-    plans = {plan_of(name, size / possible[None]) for size in possible.values()}
+    plans = {prefix_of(name, size / possible[None]) for size in possible.values()}
     assert {plan.blocks for plan in plans} == set(possible)
     assert len({plan.key for plan in plans}) == len(plans) == len(possible)
-    assert plan_of(name, 1.0) == nestling.Plan(key="full")
+    assert prefix_of(name, 1.0) == nestling.Plan(key="full")
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit-tiny"])
@@ -119,7 +114,7 @@ def test_plain_submodels_run_and_merge(name):
     state = net.state_dict()
     tally = nestling.Tally(axes, state)
     for size in possible.values():
-        plan = plan_of(name, size / possible[None])
+        plan = prefix_of(name, size / possible[None])
         small = nestling.submodel(net, axes, plan)
         assert small(x).shape == (2, 10)
         tally.add(nestling.extract(axes, plan, state), plan)
@@ -142,8 +137,9 @@ class Says(nn.Module):
         return said + said[-1:] * self.gone
 
 
-def learner_of(model, round=1, labels=None):
-    return ClientContext(model, None, None, 1.0, labels, np.random.default_rng(0), (1.0,), round)
+def loss_by(method, model, targets, inputs=None, **more):
+    """The loss of a client that trains a model by a method."""
+    return loss_of(client_of(model, method=method, **more), torch.zeros(5) if inputs is None else inputs, targets)
 
 
 def by_hand(said, targets, weight):
@@ -170,25 +166,26 @@ def drawn(count, samples=5, classes=4):
 @pytest.mark.parametrize(("round", "ramp"), [(1, 300), (7, 10), (10, 10), (11, 10), (1, 0)])
 def test_the_loss_is_that_of_the_paper(count, gone, round, ramp):
     said, targets = drawn(count), torch.tensor([0, 3, 1, 1, 2])
-    loss, logits = depthfl(ramp=ramp).loss(learner_of(Says(*said, gone=gone), round), torch.zeros(5), targets)
+    method, model = depthfl(ramp=ramp), Says(*said, gone=gone)
+    loss = loss_by(method, model, targets, round=round)
     weight = math.exp(-5 * (1 - round / ramp) ** 2) if round < ramp else 1.0
     arrays = [one.detach().numpy() for one in said]
-    assert loss.item() == pytest.approx(by_hand(arrays, targets.numpy(), weight), rel=1e-12)
+    assert loss.value.item() == pytest.approx(by_hand(arrays, targets.numpy(), weight), rel=1e-12)
     mean = sum(one.softmax(1) for one in said) / count
-    torch.testing.assert_close(logits.exp(), mean)
+    torch.testing.assert_close(method.predict(model(None)).exp(), mean)
+    assert (loss.count, loss.correct.item()) == (5, (mean.argmax(1) == targets).sum().item())
 
 
 def test_without_distillation_classifiers_learn_apart():
     said, targets = drawn(3), torch.tensor([0, 3, 1, 1, 2])
-    loss, _ = depthfl(distill=False, ramp=0).loss(learner_of(Says(*said)), torch.zeros(5), targets)
-    assert loss.item() == pytest.approx(by_hand([one.detach().numpy() for one in said], targets.numpy(), 0.0))
+    loss = loss_by(depthfl(distill=False, ramp=0), Says(*said), targets)
+    assert loss.value.item() == pytest.approx(by_hand([one.detach().numpy() for one in said], targets.numpy(), 0.0))
 
 
 def test_gradients_reach_the_student_and_not_the_teacher():
     """By the logits of i, with p_j held: of KL(p_j ‖ p_i), p_i − p_j; of cross-entropy, p_i − the target."""
     model, targets = Says(*drawn(3)), torch.tensor([0, 3, 1, 1, 2])
-    loss, _ = depthfl(ramp=4).loss(learner_of(model, round=2), torch.zeros(5), targets)
-    loss.backward()
+    loss_by(depthfl(ramp=4), model, targets, round=2).value.backward()
     chances = [one.detach().softmax(1) for one in model.logits]
     for i, one in enumerate(model.logits):
         hard = chances[i] - nn.functional.one_hot(targets, 4)
@@ -198,9 +195,9 @@ def test_gradients_reach_the_student_and_not_the_teacher():
 
 def test_a_mask_masks_every_classifier():
     said, targets, labels = drawn(2), torch.tensor([1, 3, 1, 1, 3]), torch.tensor([1, 3])
-    loss, _ = depthfl(ramp=0).loss(learner_of(Says(*said), labels=labels), torch.zeros(5), targets)
+    loss = loss_by(depthfl(ramp=0), Says(*said), targets, held=labels)
     kept = [one.detach().numpy() * np.array([0, 1, 0, 1]) for one in said]
-    assert loss.item() == pytest.approx(by_hand(kept, targets.numpy(), 1.0))
+    assert loss.value.item() == pytest.approx(by_hand(kept, targets.numpy(), 1.0))
 
 
 @pytest.mark.parametrize("ramp", [1, 10, 300])
@@ -214,10 +211,10 @@ def test_the_ramp_rises_to_one_and_stays(ramp):
 def test_every_parameter_of_a_submodel_learns():
     net, axes = with_exits()
     for ratio in (0.02, 0.3, 0.6, 1.0):
-        plan = depthfl().plan(turn_of(net, axes, ratio))
+        plan = plan_of(depthfl(), axes, ratio, model=net)
         small = nestling.submodel(net, axes, plan).train()
         x = torch.randn(4, 1, 8, 8, dtype=torch.float64)
-        depthfl().loss(learner_of(small), x, torch.arange(4))[0].backward()
+        loss_by(depthfl(), small, torch.arange(4), x).value.backward()
         assert all(parameter.grad.any() for parameter in small.parameters())
 
 
@@ -276,8 +273,8 @@ def test_two_rounds_come_again_bit_for_bit(variant):
     assert one.state.keys() == other.state.keys()
     assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
     assert one.rounds == other.rounds
-    start = one.setting.model.state_dict()
-    assert any(not torch.equal(one.state[name], start[name]) for name in one.setting.parameters)
+    start = one.simulation.setup.model.state_dict()
+    assert any(not torch.equal(one.state[name], start[name]) for name in one.simulation.setup.parameters)
     final = one.summary["final"]
     assert len(final["submodels"]) == 3
     assert all(math.isfinite(told["loss"]) for told in final["submodels"].values())
@@ -294,14 +291,15 @@ def test_levels_learn_and_the_deeper_the_more():
 def test_what_is_tested_is_the_ensemble_of_the_level():
     """The figures of a run, computed again from its state; its norms have no statistics that would be asked for."""
     result = played("full", norm="ln")
-    made, depths = result.setting, []
-    inputs, targets = made.dataset.ready(made.dataset.test_inputs[:200]), made.dataset.test_targets[:200]
+    simulation, depths = result.simulation, []
+    dataset = simulation.dataset
+    inputs, targets = dataset.ready(dataset.test_inputs[:200]), dataset.test_targets[:200]
     whole = Exits(depths=(1, 1, 1), widths=(8, 12, 16), channels=1, norm="ln").eval()
     whole.load_state_dict(result.state)
     with torch.no_grad():
         said = [logits.softmax(1) for logits in whole(inputs)]
-    for level, ratio in made.levels.items():
-        plan = made.submodel(ratio)
+    for level, ratio in simulation.levels.items():
+        plan = simulation.setup.submodel_plan(ratio)
         depths.append(3 if plan.blocks is None else 1 + len(plan.blocks))
         mean = sum(said[: depths[-1]]) / depths[-1]
         told = result.summary["final"]["submodels"][level]
@@ -321,7 +319,7 @@ def test_the_ramp_counts_rounds_from_one():
 @pytest.mark.parametrize("variant", ["full", "plain"])
 def test_it_can_be_sent_to_workers(variant):
     method = pickle.loads(pickle.dumps(depthfl(variant)))
-    assert method.plan is depthfl(variant).plan
+    assert method == depthfl(variant)
     assert method.name == "depthfl"
 
 
@@ -333,7 +331,7 @@ def test_it_can_be_sent_to_workers(variant):
 def test_full_needs_exits(name, ratio):
     net, axes = net_of(name)
     with pytest.raises(MethodError, match=r"a classifier after every stage.*variant='plain'"):
-        depthfl().plan(turn_of(net, axes, ratio))
+        plan_of(depthfl(), axes, ratio, model=net)
 
 
 class Blocks(nn.Module):
@@ -356,24 +354,24 @@ def test_blocks_side_by_side_are_no_stages_however_few_and_whatever_is_returned(
     axes = nestling.trace(net, torch.zeros(2, 5))
     assert len(axes.blocks) == blocks
     with pytest.raises(MethodError, match="a classifier after every stage"):
-        depthfl().plan(turn_of(net, axes, 0.5))
-    assert depthfl("plain").plan(turn_of(net, axes, 0.01)).blocks == (("blocks.0",) if blocks > 1 else None)
+        plan_of(depthfl(), axes, 0.5, model=net)
+    assert plan_of(depthfl("plain"), axes, 0.01, model=net).blocks == (("blocks.0",) if blocks > 1 else None)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 def test_plain_refuses_exits(stages, ratio):
     net, axes = with_exits(stages)
-    depthfl().plan(turn_of(net, axes, ratio))
+    plan_of(depthfl(), axes, ratio, model=net)
     with pytest.raises(MethodError, match="variant='full'"):
-        depthfl("plain").plan(turn_of(net, axes, ratio))
+        plan_of(depthfl("plain"), axes, ratio, model=net)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 def test_plain_needs_blocks(ratio):
     net, axes = net_of("cnn")
     with pytest.raises(MethodError, match="this model has none"):
-        depthfl("plain").plan(turn_of(net, axes, ratio))
+        plan_of(depthfl("plain"), axes, ratio, model=net)
 
 
 def test_bad_options_and_outputs_are_told_in_a_sentence():

@@ -1,29 +1,30 @@
 """FedDyn: at rest where the sum of all clients' losses is, whatever slices they hold and who takes part."""
 
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
+from harness import NO_AXES, client_of, setup_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from nestling.data import Partition, from_arrays
-from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, MethodError
 from nestling.experiment import resume
-from nestling.experiment.round import run_round
-from nestling.experiment.runner import Silent, run
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
-from nestling.methods import make
+from nestling.experiment.callback import Callback
+from nestling.experiment.runner import run
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
+from nestling.methods import RoundContext, make
+from nestling.methods.context import Merged
 from nestling.methods.fedavg import fedavg
-from nestling.methods.feddyn import corrected, gradients, tilted, with_feddyn
+from nestling.methods.feddyn import FedDyn, with_feddyn
 from nestling.methods.heterofl import heterofl
+from nestling.methods.parts.per_submodel import Untrained
+from nestling.server.state import ServerState
 from nestling.settings import Evaluate, Experiment, FleetSettings, LocalTraining, Model
+from nestling.tasks.task import LossResult
 
 FEW = settings(deadline=None, derandomize=True, max_examples=6, database=None)
 
@@ -36,8 +37,11 @@ class Weights(nn.Module):
         self.w = nn.Parameter(values.clone())
 
 
-def context(values, memory):
-    return SimpleNamespace(model=Weights(values), memory=memory)
+def corrected(before, merged, count, method_state, alpha, clients):
+    """What the server makes of merged weights, of which every one was held by so many clients."""
+    setup = setup_of(Weights(before), NO_AXES, with_feddyn(fedavg(), alpha), clients=clients)
+    round = RoundContext(setup, 1, 0.1, {"w": before}, method_state)
+    return setup.method.after_merge(round, Merged({"w": merged}, lambda _: count))
 
 
 @FEW
@@ -49,37 +53,29 @@ def test_slices_of_a_quadratic_come_to_rest_where_the_sum_of_losses_does(seed, p
     tables = [torch.randn(8, n, generator=random, dtype=torch.float64) for n in held]
     wanted = [torch.randn(8, generator=random, dtype=torch.float64) for _ in held]
     alpha, w = 2.0, torch.zeros(6, dtype=torch.float64)
-    memories, notes = [{} for _ in held], {}
+    kept, state = [{} for _ in held], {}
     for _ in range(900 // part):
         drawn = torch.randperm(5, generator=random)[:part].tolist()
         total, count = torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
         for k in drawn:
             n, a, b = held[k], tables[k], wanted[k]
-            g = memories[k].get("feddyn/w", torch.zeros(n, dtype=torch.float64))
+            g = kept[k].get("feddyn/w", torch.zeros(n, dtype=torch.float64))
             best = torch.linalg.solve(a.T @ a + alpha * torch.eye(n), a.T @ b + g + alpha * w[:n])
-            memories[k] = gradients(context(best, memories[k]), {"w": w[:n]}, alpha)
+            client = client_of(Weights(best), sent={"w": w[:n]}, client_state=kept[k])
+            kept[k] = FedDyn(alpha).finish(client)
             total[:n] += best
             count[:n] += 1
         merged = torch.where(count > 0, total / count.clamp(min=1), w)
-        task = SimpleNamespace(
-            parameters=frozenset({"w"}),
-            axes=SimpleNamespace(tied={}),
-            before={"w": w},
-            state={"w": merged},
-            gathered=lambda _, count=count: count,
-            notes=notes,
-            clients=5,
-        )
-        after = corrected(task, alpha)
-        assert torch.equal(after.state["w"][count == 0], w[count == 0])
-        w, notes = after.state["w"], after.notes
+        after = corrected(w, merged, count, state, alpha, clients=5)
+        assert torch.equal(after.model["w"][count == 0], w[count == 0])
+        w, state = after.model["w"], after.method_state
     normal, right = torch.zeros(6, 6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
     for n, a, b in zip(held, tables, wanted, strict=True):
         normal[:n, :n] += a.T @ a
         right[:n] += a.T @ b
     torch.testing.assert_close(w, torch.linalg.solve(normal, right), rtol=0, atol=1e-7)
-    for n, a, b, memory in zip(held, tables, wanted, memories, strict=True):  # g became the gradient, h its mean
-        torch.testing.assert_close(memory["feddyn/w"], a.T @ (a @ w[:n] - b), rtol=0, atol=1e-5)
+    for n, a, b, mine in zip(held, tables, wanted, kept, strict=True):  # g became the gradient, h its mean
+        torch.testing.assert_close(mine["feddyn/w"], a.T @ (a @ w[:n] - b), rtol=0, atol=1e-5)
 
 
 class Softmax(nn.Module):
@@ -91,10 +87,6 @@ class Softmax(nn.Module):
 
     def forward(self, x):
         return self.linear(self.features(x.double()).relu())
-
-
-def features(axes):
-    return frozenset({"features.weight", "features.bias"})
 
 
 def test_a_run_finds_the_minimum_of_all_data_where_fedavg_does_not():
@@ -115,7 +107,7 @@ def test_a_run_finds_the_minimum_of_all_data_where_fedavg_does_not():
         evaluate=Evaluate(every=100),
     )
     left = {}
-    plain = replace(fedavg(), frozen=features, weighting="none")
+    plain = replace(fedavg(), weighting="none").with_parts(Untrained(("features.*",)))
     for method in (plain, with_feddyn(plain, 0.5)):
         state = run(
             experiment, model=Softmax(), dataset=from_arrays(x, y, test=(x, y)), partition=shares, method=method
@@ -125,7 +117,7 @@ def test_a_run_finds_the_minimum_of_all_data_where_fedavg_does_not():
         losses = [nn.functional.cross_entropy(net(x[part]), y[part]) for part in shares.train]
         value = torch.stack(losses).mean() + decay / 2 * sum(p.square().sum() for p in net.linear.parameters())
         value.backward()
-        left[method.alike] = max(p.grad.abs().max().item() for p in net.linear.parameters())
+        left[bool(method.overriding("after_merge"))] = max(p.grad.abs().max().item() for p in net.linear.parameters())
     assert left[True] < 1e-5
     assert left[False] > 1e-3
 
@@ -141,12 +133,12 @@ DEPTHFL = Experiment(
 ).with_settings(["data.samples=120"])
 
 
-class Stop(Silent):
+class Stop(Callback):
     """Stops a run in the middle of its second round."""
 
     left = 4
 
-    def job(self):
+    def on_client(self):
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
@@ -156,7 +148,7 @@ class Stop(Silent):
 def test_depthfl_with_feddyn_is_another_run_and_the_same_after_a_break(tmp_path):
     whole = run(DEPTHFL, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(DEPTHFL, out=tmp_path / "cut", watcher=Stop())
+        run(DEPTHFL, out=tmp_path / "cut", callbacks=[Stop()])
     resume(tmp_path / "cut")
     for file in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
@@ -166,36 +158,25 @@ def test_depthfl_with_feddyn_is_another_run_and_the_same_after_a_break(tmp_path)
 
 def test_what_nobody_held_keeps_its_value():
     """Only the shallowest take part in the third round: deeper stages stay to the last bit, though their h is not 0."""
-    made = setting(Overrides(DEPTHFL))
-    engine = LocalEngine(partial(Worker, made))
-    server = Server.start(made, None)
+    simulation = simulate(Overrides(DEPTHFL))
+    simulator, before = Simulator(simulation), ServerState.start(simulation.setup)
     for _ in range(2):
-        server, _ = run_round(made, server, engine)
-    shallow = setting(Overrides(DEPTHFL.with_settings(["fleet.levels='0.2'", "fleet.assign=fixed"])))
-    after, _ = run_round(shallow, server, LocalEngine(partial(Worker, shallow)))
-    deep = [name for name in server.state if name.startswith("deeper.")]
-    assert all(torch.equal(after.state[name], server.state[name]) for name in deep)
-    assert all(
-        torch.equal(after.notes[f"feddyn/{n}"], server.notes[f"feddyn/{n}"]) for n in deep if n in made.parameters
-    )
-    assert any(server.notes[f"feddyn/{name}"].any() for name in deep if name in made.parameters)
-    assert not torch.equal(after.state["stem.conv.weight"], server.state["stem.conv.weight"])
+        before, _ = simulator.run_round(before)
+    shallow = simulate(Overrides(DEPTHFL.with_settings(["fleet.levels='0.2'", "fleet.assign=fixed"])))
+    after, _ = Simulator(shallow).run_round(before)
+    deep = [name for name in before.model if name.startswith("deeper.")]
+    assert all(torch.equal(after.model[name], before.model[name]) for name in deep)
+    kept = [f"feddyn/{name}" for name in deep if name in simulation.setup.parameters]
+    assert all(torch.equal(after.method_state[name], before.method_state[name]) for name in kept)
+    assert any(before.method_state[name].any() for name in kept)
+    assert not torch.equal(after.model["stem.conv.weight"], before.model["stem.conv.weight"])
 
 
 def test_clients_that_change_nothing_change_nothing():
-    state = {"w": torch.randn(5)}
-    task = SimpleNamespace(
-        parameters=frozenset({"w"}),
-        axes=SimpleNamespace(tied={}),
-        before=state,
-        state=state,
-        gathered=lambda _: torch.ones(5),
-        notes={},
-        clients=3,
-    )
-    assert torch.equal(corrected(task, 0.1).state["w"], state["w"])
-    told = tilted(context(state["w"], {}), None, None, lambda *_: (torch.tensor(1.5), None))
-    assert told[0] == 1.5
+    w = torch.randn(5)
+    assert torch.equal(corrected(w, w, torch.ones(5), {}, 0.1, clients=3).model["w"], w)
+    told = FedDyn(0.1).loss(client_of(Weights(w)), None, lambda _: LossResult(torch.tensor(1.5), 1))
+    assert told.value == 1.5
 
 
 @pytest.mark.parametrize("alpha", [0, -0.1, float("nan"), float("inf")])
@@ -213,6 +194,6 @@ def test_other_refusals():
         with_feddyn(with_feddyn(fedavg(), 0.1), 0.1)
     for server in ("server.optimizer=fedavgm", "server.weighting=samples"):
         with pytest.raises(ConfigError, match=r"plain mean of its clients: .*, not"):
-            setting(Overrides(DEPTHFL.with_settings([server])))
-    assert make("depthfl", {"feddyn": 0}).remember is None
+            simulate(Overrides(DEPTHFL.with_settings([server])))
+    assert not make("depthfl", {"feddyn": 0}).overriding("finish")
     assert with_feddyn(fedavg(), 0.1).weighting == "none", "clients count alike, though FedAvg's do not"

@@ -1,13 +1,13 @@
 """FedPruned: one random sub-network for everybody, for good."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from harness import plan_of, submodel_plan_of
 from hypothesis import given
 from hypothesis import strategies as st
-from method_cases import LAWS, NETS, OPTIONS, axes_of, net_of, turn_of
+from method_cases import LAWS, NETS, OPTIONS, axes_of, net_of
 
 import nestling
 from nestling import Plan
@@ -15,23 +15,21 @@ from nestling.errors import MethodError
 from nestling.methods import make
 from nestling.nets import example
 
+RATIOS = (1.0, 0.3)
 
-def turns(method, axes, seed=0):
-    """Turns of some clients, with what the server remembers."""
-    notes = method.notes(turn_of(axes, 1.0, 0, -1, seed))
-    return [
-        replace(turn_of(axes, ratio, round, client, seed), notes=notes)
-        for ratio in (1.0, 0.3)
-        for round in (1, 2, 30)
-        for client in (0, 7)
-    ]
+
+def plans_of(method, axes):
+    """The slices of some clients, all with what one server remembers."""
+    return {
+        plan_of(method, axes, ratio, round, client) for ratio in RATIOS for round in (1, 2, 30) for client in (0, 7)
+    }
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_everybody_gets_the_same_in_every_round_and_that_is_tested(net):
     model, axes = net_of(net)
     method = make("fedpruned", {"ratio": 0.4})
-    plans = {play(turn) for play in (method.plan, method.deploy) for turn in turns(method, axes)}
+    plans = plans_of(method, axes) | {submodel_plan_of(method, axes, ratio) for ratio in RATIOS}
     assert len(plans) == 1
     plan = plans.pop()
     for axis, size in axes.axes.items():
@@ -45,7 +43,7 @@ def test_everybody_gets_the_same_in_every_round_and_that_is_tested(net):
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_it_is_drawn_from_the_seed(one, two):
     axes, method = axes_of(40, 40), make("fedpruned", {"ratio": 0.5})
-    first, again, second = (method.plan(turns(method, axes, seed)[0]) for seed in (one, one, two))
+    first, again, second = (plan_of(method, axes, 1.0, seed=seed) for seed in (one, one, two))
     assert first == again
     assert (first == second) == (one == two)
     assert first.index("axis0").tolist() != first.index("axis1").tolist()
@@ -53,7 +51,7 @@ def test_it_is_drawn_from_the_seed(one, two):
 
 def test_all_of_it_is_fedavg():
     axes, method = net_of("cnn")[1], make("fedpruned", {"ratio": 1})
-    assert {method.plan(turn) for turn in turns(method, axes)} == {Plan(key="full")}
+    assert plans_of(method, axes) == {Plan(key="full")}
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.5, 1.5, math.nan])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from harness import setup_of
 from method_cases import NETS, Tied, net_of
 
 import nestling
@@ -19,14 +20,14 @@ LAST_TWO = {
 
 
 def shared_by(axes, layers=2):
-    return set(axes.dims) - make("lg-fedavg", {"layers": layers}).private(axes)
+    return set(axes.dims) - setup_of(None, axes, make("lg-fedavg", {"layers": layers})).private
 
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("name", names())
 def test_private_names_are_names_of_the_state(name, net):
     model, axes = net_of(net)
-    private = make(name).private(axes)
+    private = setup_of(model, axes, make(name)).private
     assert isinstance(private, frozenset)
     assert private <= set(model.state_dict())
     if name == "standalone":

@@ -2,12 +2,15 @@
 
 import pickle
 from dataclasses import fields, replace
+from functools import partial
 
 import pytest
-from method_cases import net_of, turn_of
+from harness import plan_of, setup_of, submodel_plan_of
+from method_cases import net_of
 
 from nestling.errors import MethodError, NestlingError
 from nestling.methods import METHODS, make, names
+from nestling.methods.parts.scaler import Scaler
 from nestling.methods.registry import about, options
 
 CHOICES = [
@@ -40,10 +43,18 @@ def test_every_method_has_its_name_a_line_about_it_and_options_with_defaults(nam
     assert set(METHODS[name].__annotations__) - given <= {"options", "return"}  # `options` are those of another method
 
 
+def has_scaler(method):
+    return any(isinstance(part, Scaler) for part in method.parts)
+
+
 def test_the_papers_choices():
     told = {name: make(name) for name in names()}
-    assert {name for name, method in told.items() if method.scaler} == {"heterofl", "fedrolex", "fed-dropout"}
-    assert {name for name, method in told.items() if method.masked} == {"heterofl", "fedrolex", "fed-dropout"}
+    assert {name for name, method in told.items() if has_scaler(method)} == {"heterofl", "fedrolex", "fed-dropout"}
+    assert {name for name, method in told.items() if method.overriding("output_mask")} == {
+        "heterofl",
+        "fedrolex",
+        "fed-dropout",
+    }
     assert {name for name, method in told.items() if method.weighting == "samples"} == {
         "fedavg",
         "fedprox",
@@ -120,10 +131,16 @@ def test_a_proximal_weight_that_cannot_be(mu):
 
 def test_numbers_without_a_point_are_numbers():
     assert make("fedprox", {"mu": 1}).proximal == 1.0
-    assert make("fjord", {"widths": [1]}).loss.keywords["widths"] == (1.0,)
+    assert make("fjord", {"widths": [1]}).parts[-1].widths == (1.0,)
 
 
 # ---- methods are values
+
+
+def values_of(part):
+    """What a part is made of; a partial function is not equal to its copy, but all that it holds is."""
+    values = [getattr(part, field.name) for field in fields(part)]
+    return type(part), [(it.func, it.args, it.keywords) if isinstance(it, partial) else it for it in values]
 
 
 @pytest.mark.parametrize(("name", "given"), CHOICES)
@@ -132,18 +149,16 @@ def test_methods_travel_and_do_the_same_elsewhere(name, given):
     other = pickle.loads(pickle.dumps(method))
     axes = net_of("cnn")[1]
     for round in (1, 5):
-        turn = turn_of(axes, 0.3, round, method=method)
-        assert other.plan(turn) == method.plan(turn)
-        assert other.deploy(turn) == method.deploy(turn)
-    assert other.private(axes) == method.private(axes)
-    for field in fields(method):
-        one, two = getattr(method, field.name), getattr(other, field.name)
-        assert (getattr(one, "func", one), getattr(one, "keywords", 0)) == (
-            getattr(two, "func", two),
-            getattr(two, "keywords", 0),
-        )
+        assert plan_of(other, axes, 0.3, round) == plan_of(method, axes, 0.3, round)
+    assert submodel_plan_of(other, axes, 0.3) == submodel_plan_of(method, axes, 0.3)
+    setups = [setup_of(None, axes, one) for one in (method, other)]
+    assert setups[0].owners == setups[1].owners
+    assert (other.name, other.weighting) == (method.name, method.weighting)
+    assert [values_of(part) for part in other.chain] == [values_of(part) for part in method.chain]
 
 
 def test_methods_that_differ_are_not_equal():
-    made = [make(name, given) for name, given in CHOICES] + [replace(make("heterofl"), scaler=False)]
-    assert all(one != two for k, one in enumerate(made) for two in made[:k])
+    hetero = make("heterofl")
+    bare = replace(hetero, parts=[part for part in hetero.parts if not isinstance(part, Scaler)])
+    methods = [*(make(name, given) for name, given in CHOICES), bare]
+    assert all(one != two for k, one in enumerate(methods) for two in methods[:k])

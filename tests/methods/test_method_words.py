@@ -4,9 +4,10 @@ import functools
 
 import pytest
 import torch
+from harness import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
-from method_cases import LAWS, turn_of
+from method_cases import LAWS
 from torch import nn
 
 import nestling
@@ -35,7 +36,7 @@ def net_of(name, double=True):
 def test_heads_never_mix(name, method, round, ratio):
     """P3: what a sub-model has of a head comes from that head, the same units of each, in q, k, v and o."""
     net, axes, _ = net_of(name)
-    plan = make(method).plan(turn_of(axes, ratio, round))
+    plan = plan_of(make(method), axes, ratio, round)
     heads = NETS[name]["heads"]
     inside = NETS[name]["width"] // heads
     marked = {key: torch.zeros_like(tensor) for key, tensor in net.state_dict().items()}
@@ -59,7 +60,7 @@ def test_a_full_client_computes_what_the_global_model_does(name):
     """P3: bit for bit, wherever the window stands."""
     net, axes, ids = net_of(name)
     for round in (1, 5):
-        plan = make("fedrolex").plan(turn_of(axes, 1.0, round))
+        plan = plan_of(make("fedrolex"), axes, 1.0, round)
         assert torch.equal(submodel(net, axes, plan)(ids), net(ids))
 
 
@@ -70,7 +71,7 @@ def test_identity_and_untouched(name, method):
     net, axes, _ = net_of(name, double=False)
     state = net.state_dict()
     tally = Tally(axes, state)
-    plans = [make(method).plan(turn_of(axes, ratio, 3, client)) for client, ratio in enumerate((1 / 2, 1 / 4, 1 / 4))]
+    plans = [plan_of(make(method), axes, ratio, 3, client) for client, ratio in enumerate((1 / 2, 1 / 4, 1 / 4))]
     for plan in plans:
         tally.add(extract(axes, plan, state), plan)
     assert all(torch.equal(value, state[key]) for key, value in tally.value().items())
@@ -88,7 +89,7 @@ def test_a_period_of_windows_trains_all_units_alike(name, ratio):
     """P5, inside heads too."""
     _, axes, _ = net_of(name)
     period = 240  # shared by all sizes here
-    plans = [make("fedrolex").plan(turn_of(axes, ratio, round)) for round in range(1, period + 1)]
+    plans = [plan_of(make("fedrolex"), axes, ratio, round) for round in range(1, period + 1)]
     for axis, size in axes.axes.items():
         if axis in axes.groups:
             continue

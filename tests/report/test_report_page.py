@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from nestling.cli.report import report_command
 from nestling.errors import ReportError
 from nestling.report import curves, find, spread, write
-from nestling.report.experiment import experiments
 from nestling.report.page import html
 from nestling.report.panels import COLOURS, PANELS, colour, panel
+from nestling.report.runs_by_seed import experiments
 
 pytest.importorskip("plotly", reason="the page needs nestling[report]")
 

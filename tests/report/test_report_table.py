@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestling.report import compare, experiments, find, terminal
-from nestling.report.experiment import statistic
 from nestling.report.headline import headline
 from nestling.report.read import Evaluation, Run
+from nestling.report.runs_by_seed import statistic
 from nestling.report.table import columns
 
 END = Evaluation(3, {"global_accuracy": 0.5, "worst_submodel": 0.25}, {})

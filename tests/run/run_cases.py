@@ -6,15 +6,16 @@ import json
 import multiprocessing
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from nestling.client.grouped.group_worker import GroupWorker
 from nestling.experiment import resume, run
-from nestling.experiment.jobs import GroupJob
-from nestling.experiment.setting import setting
-from nestling.experiment.worker import Worker
-from nestling.methods.parts.losses import cross_entropy
+from nestling.experiment.simulation import simulate
+from nestling.methods import Part
+from nestling.methods.messages import GroupJob, TrainJob
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
 
@@ -64,30 +65,37 @@ def told(folder):
     return Path(folder, "metrics.jsonl").read_bytes(), summary, Path(folder, "model.safetensors").read_bytes()
 
 
-def deadly(context, inputs, targets, path):
-    """A loss that once, in the middle of a round, kills the process that computes it."""
-    if not Path(path).exists() and context.round == 1 and context.ratio < 1:
-        Path(path).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return cross_entropy(context, inputs, targets)
+@dataclass(frozen=True)
+class Deadly(Part):
+    """A loss that once, in the middle of a round, kills the process that computes it; `path` is written before."""
+
+    path: str
+
+    def loss(self, client, batch, inner):
+        if not Path(self.path).exists() and client.round == 1 and client.ratio < 1:
+            Path(self.path).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return inner(batch)
 
 
-class Fatal(Worker):
+class Fatal(GroupWorker):
     """A worker that ends its process, unless that is the main one, when it is given a job of some kind.
 
     That is one which trains a certain client, or more clients than so many at once, or is of a certain type.
     """
 
     def __init__(self, overrides, client=None, most=100, kinds=(), log=os.devnull):
-        super().__init__(setting(overrides))
+        simulation = simulate(overrides)
+        super().__init__(simulation.setup, simulation.data)
         self._fatal, self._most, self._kinds, self._log = client, most, kinds, log
 
-    def __call__(self, job):
-        jobs = job.jobs if isinstance(job, GroupJob) else [job]
-        named = self._fatal is not None and any(getattr(one, "client", None) == self._fatal for one in jobs)
-        if named or len(jobs) > self._most or type(job).__name__ in self._kinds:
+    def __call__(self, envelope):
+        jobs = [one.job for one in (envelope.envelopes if isinstance(envelope, GroupJob) else [envelope])]
+        trained = [job.who.client for job in jobs if isinstance(job, TrainJob)]
+        kinds = {type(job).__name__ for job in jobs}
+        if self._fatal in trained or len(jobs) > self._most or kinds & set(self._kinds):
             with open(self._log, "a") as log:
                 log.write(f"{len(jobs)} ")
             if multiprocessing.parent_process() is not None:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(job)
+        return super().__call__(envelope)

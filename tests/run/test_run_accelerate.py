@@ -12,11 +12,12 @@ from torch.overrides import TorchFunctionMode
 
 import nestling
 from nestling import events
+from nestling.client.submodels import build
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, RunError
-from nestling.experiment.built import built
-from nestling.experiment.runner import _worker
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.worker_factory import _rebuilt, worker_factory
 from nestling.kernels import cross_entropy as entropies
 from nestling.kernels import fused_sgd as descent
 from nestling.kernels.grouped_layers import Grouped
@@ -65,10 +66,10 @@ def test_plain_pytorch_does_the_work_where_accelerate_is_off(monkeypatch):
     data = noise(classes=300, count=600)
     with pytest.raises(RunError, match="although"):
         nestling.run(how.with_settings(["accelerate=auto"]), dataset=data)
-    made = nestling.run(how, dataset=data)
-    assert made.summary["accelerate"] == "off"
-    plan = made.setting.submodel(1.0)
-    layers = [one for one in built(made.setting, plan, 1.0).modules() if isinstance(one, nn.Conv2d)]
+    result = nestling.run(how, dataset=data)
+    assert result.summary["accelerate"] == "off"
+    setup = result.simulation.setup
+    layers = [one for one in build(setup, setup.submodel_plan(1.0), 1.0).modules() if isinstance(one, nn.Conv2d)]
     assert not any(one._forward_pre_hooks for one in layers)
     last = [one.weight.is_contiguous(memory_format=torch.channels_last) for one in layers if one.weight.shape[1] > 1]
     assert last
@@ -174,15 +175,21 @@ def test_gradients_are_right_with_several_threads(threads):
 
 
 class Counting:
-    """A worker that tells how many threads its process computes with."""
+    """A worker that tells how many threads its process computes with, once a real one was built there."""
+
+    def __init__(self, make):
+        make()
 
     def __call__(self, job):
         return torch.get_num_threads()
 
 
 @pytest.mark.slow
-def test_worker_processes_use_so_many_threads_too():
-    engine = LocalEngine(partial(_worker, 2, Counting), workers=2)
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_worker_processes_use_so_many_threads_too(rebuilt):
+    overrides = Overrides(tiny(threads=2, workers=2), dataset=noise(count=24))
+    make = partial(_rebuilt, overrides) if rebuilt else worker_factory(overrides, simulate(overrides))
+    engine = LocalEngine(partial(Counting, make), workers=2)
     try:
         assert [reply.value for reply in engine.work([0, 1])] == [2, 2]
     finally:

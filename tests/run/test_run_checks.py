@@ -146,7 +146,7 @@ def shares(train, test=None, labels=None):
     ("handed", "sentence"),
     [
         ({"dataset": Dataset("mine", IMAGES, LABELS, IMAGES[:0], LABELS[:0], 10)}, "mine holds nothing to test on"),
-        ({"dataset": (IMAGES, LABELS)}, "the dataset must be a Dataset or a Text, not a tuple"),
+        ({"dataset": (IMAGES, LABELS)}, "the dataset must be a Dataset, a Text or a FederatedData, not a tuple"),
         ({"method": "fedavg"}, "the method must be a Method, not a str"),
         ({"partition": [1, 2]}, "the partition must be a Partition, not a list"),
         ({"partition": shares([torch.arange(5)] * 7)}, "7 clients in train, 8 in test and 8 in labels"),

@@ -3,28 +3,31 @@
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from harness import engine_of, worker_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import mostly_slow
 from run_cases import Fatal, same_state
 from run_cases import small as alone
 
+from nestling.client.grouped.group_jobs import Grouping, table
+from nestling.client.grouped.group_worker import GroupWorker
 from nestling.data import Dataset
 from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, DataError, TrainingError
 from nestling.events import collect
 from nestling.experiment import resume, run
-from nestling.experiment.cohorts import groups, table
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
+from nestling.methods import Part, make
+from nestling.methods.messages import TrainJob
+from nestling.server.state import ServerState
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
 
 small = partial(alone, cohort="auto")
@@ -49,12 +52,23 @@ def exactly(monkeypatch):
     monkeypatch.setattr(Dataset, "example", lambda self, batch: example(self, batch).double())
 
 
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that train in one job, and how."""
+
+    clients: tuple
+    layout: str | None
+
+
 def divided(experiment, round=1, **own):
-    made = setting(Overrides(experiment, **own))
-    clients = made.sample(round)
-    ratios = {client: made.level(client, round).ratio for client in clients}
-    plans = {client: made.method.plan(made.turn(client, ratios[client], round)) for client in clients}
-    return clients, ratios, groups(made, clients, plans, ratios)
+    """The clients of a round, their ratios, and the cohorts that they train in."""
+    simulation = simulate(Overrides(experiment, **own))
+    setup, how = simulation.setup, simulation.settings
+    context, drawn = ServerState.start(setup).context(setup, number=round), simulation.participants(round)
+    jobs = [TrainJob(who, setup.method.client_plan(context, who), round, context.lr) for who in drawn]
+    groups = Grouping(setup, simulation.data, simulation.costs.cost, how.cohort, how.device).divide(jobs)
+    cohorts = [Cohort(tuple(job.who.client for job in group.jobs), group.layout) for group in groups]
+    return [who.client for who in drawn], {who.client: who.level.ratio for who in drawn}, cohorts
 
 
 @pytest.mark.slow
@@ -117,27 +131,29 @@ def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(
     rounds, states = [], []
     for cohort in (3, "off"):
         how = small(method=method, options=options, model=model, data=many, fleet=fleet, cohort=cohort)
-        made = setting(Overrides(how.with_settings([f"server.weighting={weighting}"])))
-        worker, means = Worker(made), []
+        simulation = simulate(Overrides(how.with_settings([f"server.weighting={weighting}"])))
+        worker, means = worker_of(simulation), []
 
         def work(job, worker=worker, means=means):
             reply = worker(job)
-            means += [len(update.clients) for update in (reply if isinstance(reply, list) else [reply])]
+            means += [len(update.who) for update in (reply if isinstance(reply, list) else [reply])]
             return reply
 
         ticks = []
-        engine = LocalEngine(lambda work=work: work)
-        server, told = run_round(made, Server.start(made, None), engine, partial(ticks.append, 1))
+        simulator = Simulator(simulation, LocalEngine(lambda work=work: work), partial(ticks.append, 1))
+        state, told = simulator.run_round(ServerState.start(simulation.setup))
         assert sum(means) == len(ticks) == told["clients"] == 9
         assert (max(means) > 1) == (cohort == 3 and method != "fed-dropout")  # whose slices are all different
         rounds.append(told)
-        states.append(server)
+        states.append(state)
     one, other = rounds
     assert one.pop("train_loss") == pytest.approx(other.pop("train_loss"), rel=1e-9)
     assert one == other
-    for name, tensor in states[1].state.items():
-        torch.testing.assert_close(states[0].state[name], tensor, rtol=1e-9, atol=1e-10, msg=name)
-    assert all(torch.equal(states[0].coverage[axis], counts) for axis, counts in states[1].coverage.items())
+    for name, tensor in states[1].model.items():
+        torch.testing.assert_close(states[0].model[name], tensor, rtol=1e-9, atol=1e-10, msg=name)
+    assert all(
+        torch.equal(states[0].totals.coverage[axis], counts) for axis, counts in states[1].totals.coverage.items()
+    )
     for key, own in states[1].submodels.items():
         for name, tensor in own.items():
             torch.testing.assert_close(states[0].submodels[key][name], tensor, rtol=1e-9, atol=1e-10, msg=name)
@@ -174,12 +190,13 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
 @pytest.mark.parametrize(("room", "size"), [(0, 17), (2**28, 50)])
 def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypatch):
     """Of a perceptron of 1/8 that is as much as 23 take, or as many as pay where it is little anyway."""
-    monkeypatch.setattr(sys.modules["nestling.experiment.cohorts"], "_ROOM", room)
+    monkeypatch.setattr(sys.modules["nestling.client.grouped.group_jobs"], "_ROOM", room)
     fleet = FleetSettings(clients=100, per_round=100, levels="d")
     how = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, cohort="auto")
-    made = setting(Overrides(how))
+    simulation = simulate(Overrides(how))
+    setup, cost = simulation.setup, simulation.costs.cost
     assert max(len(one.clients) for one in divided(how)[2]) == size
-    assert size * made.cost(made.submodel(1 / 8)).memory <= max(room, made.cost(made.whole()).memory)
+    assert size * cost(setup.submodel_plan(1 / 8)).memory <= max(room, cost(setup.global_plan()).memory)
 
 
 @pytest.mark.parametrize("method", mostly_slow(["heterofl", "fed-dropout", "fjord", "lg-fedavg", "depthfl"], quick=2))
@@ -203,7 +220,7 @@ def test_small_clients_that_train_one_by_one_share_jobs_and_nothing_else(method,
     assert sum(sizes) == 36
     assert max(sizes) > 1
     shared = run(experiment.with_settings(["rounds=1"]))
-    monkeypatch.setattr(sys.modules["nestling.experiment.cohorts"], "_BUSY", 0.0)
+    monkeypatch.setattr(sys.modules["nestling.client.grouped.group_jobs"], "_BUSY", 0.0)
     assert max(len(one.clients) for one in divided(experiment)[2]) == 1
     alone = run(experiment.with_settings(["rounds=1"]))
     for name, tensor in alone.state.items():
@@ -232,11 +249,19 @@ def test_cohorts_hold_clients_of_like_numbers_of_samples():
         fleet=FleetSettings(clients=12, per_round=12, levels="a"),
         cohort=4,
     )
-    made = setting(Overrides(experiment))
-    counts = [[len(made.partition.train[client]) for client in one.clients] for one in divided(experiment)[2]]
+    simulation = simulate(Overrides(experiment))
+    counts = [[len(simulation.partition.train[client]) for client in one.clients] for one in divided(experiment)[2]]
     ranges = sorted((min(part), max(part)) for part in counts)
     assert len(ranges) == 3
     assert all(high <= low for (_, high), (low, _) in pairwise(ranges))
+
+
+@dataclass(frozen=True)
+class Keeping(Part):
+    """A part whose clients might keep something."""
+
+    def finish(self, client):
+        return {}
 
 
 def test_wide_models_and_other_losses_train_one_by_one():
@@ -246,8 +271,7 @@ def test_wide_models_and_other_losses_train_one_by_one():
     narrow = small(fleet=fleet, model=Model(name="cnn", options={"widths": [4, 8, 8, 16]}))
     assert all(one.layout == "channels" for one in divided(narrow)[2])
     assert not any(one.layout for one in divided(small(fleet=fleet, method="fjord", cohort=4))[2])
-    made = setting(Overrides(small(fleet=fleet)))
-    keeping = replace(made.method, remember=lambda context, sent: {})
+    keeping = make("heterofl").with_parts(Keeping())
     assert not any(one.layout for one in divided(small(fleet=fleet, cohort=4), method=keeping)[2])
 
 
@@ -262,37 +286,38 @@ def test_the_table_was_measured():
 def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
     """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
     overrides = Overrides(small(data=CLASSES, fleet=FLEET, cohort=3))
-    made = setting(overrides)
-    client = made.sample(1)[0]
-    servers = []
+    simulation = simulate(overrides)
+    client = simulation.fleet.sample(1)[0]
+    states = []
     for engine in (
-        LocalEngine(partial(Worker, made)),
+        engine_of(simulation),
         LocalEngine(partial(Fatal, overrides, client=client, log=tmp_path / "log"), 2),
     ):
         ticks = []
-        server, told = run_round(made, Server.start(made, None), engine, partial(ticks.append, 1))
+        simulator = Simulator(simulation, engine, partial(ticks.append, 1))
+        state, told = simulator.run_round(ServerState.start(simulation.setup))
         engine.close()
         assert (told["clients"], told["dropped"], len(ticks)) == (8, 0, 8)
-        servers.append(server)
+        states.append(state)
     assert (tmp_path / "log").read_text().split() in (["3"] * 3, ["2"] * 3)  # two workers, and the main process
-    assert same_state(servers[0].state, servers[1].state)
+    assert same_state(states[0].model, states[1].model)
 
 
 def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monkeypatch):
-    made = setting(Overrides(small(data=CLASSES, fleet=FLEET, cohort=3)))
-    alone = setting(Overrides(small(data=CLASSES, fleet=FLEET, cohort="off")))
+    simulation = simulate(Overrides(small(data=CLASSES, fleet=FLEET, cohort=3)))
+    alone = simulate(Overrides(small(data=CLASSES, fleet=FLEET, cohort="off")))
 
     def refuse(*_):
         raise TrainingError("no room for all of them")
 
-    monkeypatch.setattr(Worker, "_together", refuse)
+    monkeypatch.setattr(GroupWorker, "_train_together", refuse)
     with collect() as events:
-        server, _ = run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))
+        state, _ = Simulator(simulation, engine_of(simulation)).run_round(ServerState.start(simulation.setup))
     assert {event.kind for event in events} == {"cohort split"}
     assert "trained one by one, not together: no room for all of them" in events[0].message
-    other, _ = run_round(alone, Server.start(alone, None), LocalEngine(partial(Worker, alone)))
-    for name, tensor in other.state.items():  # one after another; means of several are taken in another order
-        assert torch.allclose(server.state[name], tensor, atol=1e-6)
+    other, _ = Simulator(alone, engine_of(alone)).run_round(ServerState.start(alone.setup))
+    for name, tensor in other.model.items():  # one after another; means of several are taken in another order
+        assert torch.allclose(state.model[name], tensor, atol=1e-6)
 
 
 def test_errors_name_the_client():
@@ -318,12 +343,12 @@ def test_a_resumed_run_keeps_its_cohorts(tmp_path):
         def __getattr__(self, name):
             return lambda *_: None
 
-        def round(self, told):
-            if told["round"] == 2:
+        def on_round(self, record, state):
+            if record["round"] == 2:
                 raise Enough
 
     with pytest.raises(Enough):
-        run(experiment, out=tmp_path / "run", watcher=Stop())
+        run(experiment, out=tmp_path / "run", callbacks=[Stop()])
     assert "cohort = 3" in (tmp_path / "run" / "config.toml").read_text()
     assert same_state(resume(tmp_path / "run").state, whole.state)
 

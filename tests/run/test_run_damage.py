@@ -12,7 +12,7 @@ from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment import load, resume, run
 from nestling.experiment.checkpoint import read, saved
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.settings import Evaluate
 from nestling.upload import Upload
 
@@ -32,7 +32,7 @@ def stopped(tmp_path_factory):
     place = tmp_path_factory.mktemp("damage")
     run(experiment(), out=place / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(experiment(), out=place / "cut", watcher=Stop(rounds=5))
+        run(experiment(), out=place / "cut", callbacks=[Stop(rounds=5)])
     assert [path.name for path in saved(place / "cut")] == ["round-000004", "round-000005"]
     return place / "cut", place / "whole"
 
@@ -92,15 +92,15 @@ def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, how):
 
 
 def test_no_flipped_bit_goes_unnoticed(copy):
-    made = setting(Overrides(experiment()))
+    setup = simulate(Overrides(experiment())).setup
     for path in [*saved(copy)[-1].iterdir(), copy / "private" / belongings(copy, "private", 1)[0].rpartition("/")[2]]:
         for place in (0, 0.01, 0.2, 0.4, 0.6, 0.8, 0.999):
             flip(path, place)
             with collect() as events:
-                assert read(copy, made).round == 4, (path, place)
+                assert read(copy, setup).round == 4, (path, place)
             assert [event.kind for event in events] == ["checkpoint damaged"]
             flip(path, place)
-    assert read(copy, made).round == 5
+    assert read(copy, setup).round == 5
 
 
 def test_what_is_there_of_a_checkpoint_may_be_little(copy, stopped):

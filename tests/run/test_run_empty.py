@@ -13,9 +13,9 @@ from nestling.data import Lazy, Text, Vocabulary, load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
 from nestling.experiment import find, resume, run
-from nestling.experiment.norm_statistics import _asked
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.methods import names
+from nestling.server.norm_statistics import _choose_clients
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model, ServerSettings
 
 EMPTY = (1, 4, 6)
@@ -45,9 +45,9 @@ def tiny(**changes):
 def test_empty_clients_are_skipped_and_counted(tmp_path):
     with collect() as events:
         result = run(tiny(), partition=shares(), out=tmp_path / "run")
-    made = result.setting
+    simulation = result.simulation
     for line in result.rounds:
-        drawn = made.sample(line["round"])
+        drawn = simulation.fleet.sample(line["round"])
         without = [client for client in drawn if client in EMPTY]
         assert without
         assert line["empty"] == len(without)
@@ -100,8 +100,11 @@ def test_every_method_with_empty_clients(method):
 def test_statistics_are_asked_of_clients_with_samples():
     empty = tuple(range(1, 8))
     experiment = tiny(evaluate=Evaluate(statistics_clients=1, samples=60))
-    made = setting(Overrides(experiment, partition=shares(empty=empty)))
-    assert {_asked(made, round) for round in range(20)} == {(0,)}
+    simulation = simulate(Overrides(experiment, partition=shares(empty=empty)))
+    chosen = {
+        _choose_clients(simulation.setup, simulation.data, experiment.evaluate, round=round) for round in range(20)
+    }
+    assert chosen == {(0,)}
     assert run(experiment, partition=shares(empty=empty)).summary["final"]["global_accuracy"] is not None
 
 
@@ -114,7 +117,7 @@ def test_settings_alone_allow_empty_clients():
     data = Data(name="digits", samples=100, partition="dirichlet", alpha=0.02, minimum=0)
     fleet = FleetSettings(clients=20, per_round=20, levels="a")
     result = run(tiny(data=data, fleet=fleet, rounds=1, local=LocalTraining(epochs=1)))
-    assert 0 < result.rounds[0]["empty"] == sum(not len(held) for held in result.setting.partition.train)
+    assert 0 < result.rounds[0]["empty"] == sum(not len(held) for held in result.simulation.partition.train)
 
 
 def _read(user):

@@ -4,33 +4,30 @@ import importlib
 import json
 import warnings
 import weakref
-from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 import torch.fx.experimental._config
-from run_cases import deadly, same_state, small, told
+from harness import engine_of, train_job, worker_of
+from run_cases import Deadly, same_state, small, told
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nestling.client.sgd import Optimizer
+from nestling.client.submodels import build
 from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.experiment import jobs as asked
-from nestling.experiment.built import built
-from nestling.experiment.jobs import NormStatisticsJob, Train
-from nestling.experiment.round import run_round
 from nestling.experiment.runner import run
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.slices import Slices
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulated_clients import _Slices
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
 from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
+from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestJob
+from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
@@ -43,18 +40,18 @@ SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, statistics_batc
 def test_a_slice_lives_while_somebody_works_on_it(monkeypatch):
     """Random sets: every client has a slice of its own, and none may wait for all the others."""
     fleet = FleetSettings(clients=8, per_round=8, levels="b-d")
-    made = setting(Overrides(small(method="fed-dropout", fleet=fleet, cohort="off")))
+    simulation = simulate(Overrides(small(method="fed-dropout", fleet=fleet, cohort="off")))
     alive, most = weakref.WeakSet(), []
-    whole = Server.slice
+    whole = ServerState.download
 
-    def watched(server, *rest):
-        state = whole(server, *rest)
-        alive.update(state.values())
-        most.append(len(alive) / len(state))
-        return state
+    def watched(state, *rest):
+        sent = whole(state, *rest)
+        alive.update(sent.values())
+        most.append(len(alive) / len(sent))
+        return sent
 
-    monkeypatch.setattr(Server, "slice", watched)
-    run_round(made, Server.start(made, None), LocalEngine(partial(Worker, made)))
+    monkeypatch.setattr(ServerState, "download", watched)
+    Simulator(simulation, engine_of(simulation)).run_round(ServerState.start(simulation.setup))
     assert len(most) == 8
     assert max(most) <= 2
 
@@ -68,7 +65,7 @@ def test_a_slice_that_many_get_is_cut_and_shared_once():
             return [value]
 
     engine = Noting()
-    slices = Slices(engine, lambda plan: {"of": plan}, ["a", "b", "a", "a"])
+    slices = _Slices(engine, lambda plan: {"of": plan}, ["a", "b", "a", "a"])
     first = slices.get("a")
     assert slices.get("a") is first
     slices.done("a")
@@ -134,7 +131,7 @@ def test_what_clients_keep_and_data_of_any_layout_reach_workers():
 @pytest.mark.slow
 @ray
 def test_ray_gives_the_same_bytes_though_a_worker_dies(tmp_path):
-    method = replace(make("heterofl"), loss=partial(deadly, path=str(tmp_path / "died")))
+    method = make("heterofl").with_parts(Deadly(str(tmp_path / "died")))
     # another loss would not be trained in cohorts, whose last bits are others
     one = run(small(**SHORT, cohort="off"), method=make("heterofl"))
     two = run(small(**SHORT, cohort="off", engine="ray", workers=2), method=method)
@@ -196,27 +193,25 @@ class Far(TorchDispatchMode):
 @pytest.mark.parametrize("method", ["heterofl", "fjord", "fedprox"])
 def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(method):
     data = Data(name="digits", samples=400, partition="classes", classes_per_client=3, augment="crop-flip")
-    made = setting(Overrides(small(method=method, data=data)))
-    worker = Worker(made, torch.device("meta"))
-    server = Server.start(made, None)
-    plan = made.method.plan(made.turn(0, 0.5, 1))
-    state = server.slice(made, plan)
+    simulation = simulate(Overrides(small(method=method, data=data)))
+    worker, job = worker_of(simulation, torch.device("meta")), train_job(simulation, 0, 0.5)
+    plan, state = job.job.plan, job.state
     chosen = torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True)  # FjORD picks by a mask
     with chosen, Far(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
-        update = worker(Train(0, 1, 0.5, plan, state, 0.1))
-        told = worker(NormStatisticsJob(plan, state, (0, 1), 50))
-        logits = worker(asked.Test(plan, state, "test", 0, 30))
-    assert all(parameter.is_meta for kept in worker._models._kept.values() for parameter in kept.model.parameters())
+        update = worker(job)
+        told = worker(JobEnvelope(NormStatisticsJob(plan, (0, 1), 50), state))
+        logits = worker(JobEnvelope(TestJob(plan, "test", 0, 30, 500), state))
+    assert all(parameter.is_meta for kept in worker._submodels._kept.values() for parameter in kept.model.parameters())
     for tensor in [*update.state.values(), *told[0].values(), logits]:
         assert tensor.device.type == "cpu"
     assert all(value.dtype == torch.float64 for value in told[0].values())
 
 
 def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
-    made = setting(Overrides(small()))
+    simulation = simulate(Overrides(small()))
     for device, last in (("cpu", True), ("meta", False)):
-        net = built(made, made.submodel(1.0), 1.0, torch.device(device))
+        net = build(simulation.setup, simulation.setup.submodel_plan(1.0), 1.0, torch.device(device))
         weights = [module.weight for module in net.modules() if isinstance(module, nn.Conv2d)]
         assert {weight.device.type for weight in weights} == {device}
         assert weights[1].is_contiguous(memory_format=torch.channels_last) is last
@@ -227,8 +222,8 @@ def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
 def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_path):
     wide = Model(name="cnn", options={"widths": [4, 8, 256, 256]})
     experiment = small(method=method, model=wide, rounds=2, fleet=FleetSettings(clients=4, per_round=3, levels="a-b"))
-    made = setting(Overrides(experiment))
-    net = built(made, made.submodel(1.0), 1.0)
+    simulation = simulate(Overrides(experiment))
+    net = build(simulation.setup, simulation.setup.submodel_plan(1.0), 1.0)
     assert [type(module) for module in net.modules() if isinstance(module, nn.Conv2d)][-1] is Kn2row
     for workers in (1, 2):
         run(experiment.with_settings([f"workers={workers}"]), out=tmp_path / str(workers))
@@ -237,13 +232,12 @@ def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_pa
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
     """With another default device, everything must still be where the experiment says."""
-    made = setting(Overrides(small(method="fjord")))
-    server, plan = Server.start(made, None), made.method.plan(made.turn(0, 0.5, 1))
-    job = Train(0, 1, 0.5, plan, server.slice(made, plan), 0.1)
-    wanted = Worker(made)(job)
+    simulation = simulate(Overrides(small(method="fjord")))
+    job = train_job(simulation, 0, 0.5)
+    wanted = worker_of(simulation)(job)
     torch.set_default_device("meta")
     try:
-        found = Worker(made)(job)
+        found = worker_of(simulation)(job)
     finally:
         torch.set_default_device(None)
     assert same_state(found.state, wanted.state)
@@ -277,10 +271,9 @@ def test_mixed_precision_learns_what_full_precision_does(half):
 
 def test_mixed_precision_reaches_the_training_loop():
     """A step in half precision is another than one in full, and its weights stay in full precision."""
-    made = setting(Overrides(small(local=LocalTraining(lr=0.05, epochs=1, batch=20))))
-    server, plan = Server.start(made, None), made.method.plan(made.turn(0, 0.5, 1))
-    job = Train(0, 1, 0.5, plan, server.slice(made, plan), 0.1)
-    full, mixed = Worker(made), Worker(made)
+    simulation = simulate(Overrides(small(local=LocalTraining(lr=0.05, epochs=1, batch=20))))
+    job = train_job(simulation, 0, 0.5)
+    full, mixed = worker_of(simulation), worker_of(simulation)
     mixed._half = torch.bfloat16
     one, two = full(job), mixed(job)
     assert not same_state(one.state, two.state)

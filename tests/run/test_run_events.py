@@ -3,19 +3,18 @@
 import json
 import os
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from run_cases import Fatal, deadly, small, told
+from run_cases import Deadly, Fatal, small, told
 
+from nestling.client.worker import Worker
 from nestling.errors import ConfigError, RunFailed
 from nestling.events import Event, EventLog, forward, report
 from nestling.experiment import resume, run
+from nestling.experiment.callback import Callback
 from nestling.experiment.checkpoint import saved
-from nestling.experiment.runner import Silent
-from nestling.experiment.worker import Worker
 from nestling.methods import make
 from nestling.settings import Evaluate, Experiment, FleetSettings, read
 
@@ -32,7 +31,7 @@ def kinds(folder):
 
 
 def test_a_lost_worker_is_told_and_changes_no_byte(tmp_path, caplog):
-    method = replace(make("heterofl"), loss=partial(deadly, path=str(tmp_path / "died")))
+    method = make("heterofl").with_parts(Deadly(str(tmp_path / "died")))
     run(small(**SHORT), method=make("heterofl"), out=tmp_path / "one")
     run(small(**SHORT, workers=2), method=method, out=tmp_path / "two")
     assert (tmp_path / "died").exists()
@@ -54,8 +53,8 @@ def test_parts_of_an_evaluation_that_every_worker_is_lost_with_are_done_in_the_m
     few = {**SHORT, "rounds": 1, "fleet": FleetSettings(clients=2, per_round=1, levels="a")}
     few["evaluate"] = Evaluate(every=1, samples=50, statistics_clients=1)
     run(small(**few), out=tmp_path / "one")
-    fatal = partial(Fatal, kinds=("NormStatisticsJob", "Test"))
-    monkeypatch.setattr(experiment_module, "_make", lambda overrides, made: partial(fatal, overrides))
+    fatal = partial(Fatal, kinds=("NormStatisticsJob", "TestJob"))
+    monkeypatch.setattr(experiment_module, "worker_factory", lambda overrides, simulation: partial(fatal, overrides))
     run(small(**few, workers=2), out=tmp_path / "two")
     one, two = told(tmp_path / "one"), told(tmp_path / "two")
     assert (one[0], one[2]) == (two[0], two[2])
@@ -77,13 +76,13 @@ def test_whole_rounds_are_saved_before_a_job_that_may_end_the_main_process(tmp_p
     run(settings, out=tmp_path / "whole")
     seen = []
 
-    class Moved(Silent):
+    class Moved(Callback):
         """Plays a job that is moved to the main process in the middle of the second round."""
 
         def __init__(self):
             self.jobs = 0
 
-        def job(self):
+        def on_client(self):
             self.jobs += 1
             if self.jobs == 5:  # the second of the three clients
                 hook()
@@ -96,7 +95,7 @@ def test_whole_rounds_are_saved_before_a_job_that_may_end_the_main_process(tmp_p
     def hook():
         hooks[0]()
 
-    run(settings, out=tmp_path / "run", watcher=Moved())
+    run(settings, out=tmp_path / "run", callbacks=[Moved()])
     assert seen == ["round-000001"]
     assert told(tmp_path / "run") == told(tmp_path / "whole")
 
@@ -113,16 +112,16 @@ def test_a_missed_deadline_drops_clients_and_is_told(tmp_path, caplog):
     assert caplog.records[0].levelname == "INFO"
 
 
-class Noisy(Silent):
+class Noisy(Callback):
     """Reports an event in every round, and stops the run after some of them."""
 
     def __init__(self, stop=None):
         self.stop, self.jobs = stop, 0
 
-    def start(self, made, server):
-        self.per_round = made.experiment.fleet.per_round
+    def on_start(self, simulation, state):
+        self.per_round = simulation.settings.fleet.per_round
 
-    def job(self):
+    def on_client(self):
         if self.jobs % self.per_round == 0:
             report("kernel slow", f"job {self.jobs}")
         self.jobs += 1
@@ -132,13 +131,13 @@ class Noisy(Silent):
 
 def test_a_resumed_run_counts_each_round_once(tmp_path):
     settings = small(**{**SHORT, "rounds": 3})
-    run(settings, out=tmp_path / "whole", watcher=Noisy())
+    run(settings, out=tmp_path / "whole", callbacks=[Noisy()])
     with pytest.raises(KeyboardInterrupt):
-        run(settings, out=tmp_path / "cut", watcher=Noisy(stop=6))  # in the second round, which has its event
+        run(settings, out=tmp_path / "cut", callbacks=[Noisy(stop=6)])  # in the second round, which has its event
     assert kinds(tmp_path / "cut") == [(1, "kernel slow"), (2, "kernel slow")]
     with (tmp_path / "cut" / "events.jsonl").open("a") as file:
         file.write('{"round": 2, "kind": "worker lo')  # what a kill in the middle of a write leaves
-    resumed = resume(tmp_path / "cut", watcher=Noisy())
+    resumed = resume(tmp_path / "cut", callbacks=[Noisy()])
     assert kinds(tmp_path / "cut") == [(1, "kernel slow"), (2, "kernel slow"), (3, "kernel slow")]
     assert resumed.summary["events"] == {"kernel slow": 3}
 

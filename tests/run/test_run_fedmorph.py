@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from harness import rounds_of
 from quick import mostly_slow
 from run_cases import same_state, small, told
 from test_run_resume import Stop
-from test_run_rounds import played
 
 import nestling
 from nestling.cut import extract
 from nestling.cut.extract import cuts
 from nestling.errors import NestlingError
 from nestling.experiment import load, resume, run
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.settings import Data, Evaluate, FleetSettings, Model
 
 DATA = Data(name="digits", samples=400, unlabelled=0.25)
@@ -36,45 +36,44 @@ def test_with_everything_kept_it_is_fedavg():
 
 
 def test_a_morph_changes_the_network_and_nothing_else_does():
-    made, servers, _ = played(morphing())
-    plans = [made.submodel(1.0, server.notes) for server in servers]
+    simulation, states, _ = rounds_of(morphing())
+    plans = [simulation.setup.submodel_plan(1.0, state.method_state) for state in states]
     # after round 1: nothing; after round 2: a morph; after the last: none
     assert plans[0] == plans[1]
     assert plans[1] != plans[2]
     assert plans[2] == plans[3] == plans[4]
-    assert [bool(server.networks) for server in servers] == [False, False, True, False, True]
+    assert [bool(state.networks) for state in states] == [False, False, True, False, True]
     for before, after in ((0, 1), (2, 3)):  # P8: what nobody held keeps its value
-        how = cuts(made.axes, plans[after])
-        for name, tensor in servers[after].state.items():
+        how = cuts(simulation.setup.axes, plans[after])
+        for name, tensor in states[after].model.items():
             held = torch.zeros(tensor.shape, dtype=torch.bool)
             how[name].put(held, torch.ones(how[name].shape, dtype=torch.bool))
-            assert torch.equal(tensor[~held], servers[before].state[name][~held])
+            assert torch.equal(tensor[~held], states[before].model[name][~held])
 
 
 def test_the_large_network_is_as_of_the_last_morph():
-    made, servers, _ = played(morphing(rounds=5))
-    wholes = [server.whole(made) for server in servers]
+    simulation, states, _ = rounds_of(morphing(rounds=5))
+    wholes = [state.global_model(simulation.setup) for state in states]
     assert same_state(wholes[2], wholes[3])
     assert not same_state(wholes[3], wholes[4])
-    assert not same_state(wholes[4], {name: servers[5].state[name] for name in wholes[4]})
+    assert not same_state(wholes[4], {name: states[5].model[name] for name in wholes[4]})
 
 
 def test_the_averaged_network_is_written_back_before_it_is_distilled():
     options = {"epochs": 0, "noise": False}
-    made, servers, _ = played(morphing(options=options, rounds=3))
-    plan = made.submodel(1.0, servers[1].notes)
-    learnt = {name for name in made.parameters if name in servers[2].state}
-    averaged = servers[2].networks["averaged"][1]
-    written = extract(made.axes, plan, servers[2].state)
+    simulation, states, _ = rounds_of(morphing(options=options, rounds=3))
+    plan = simulation.setup.submodel_plan(1.0, states[1].method_state)
+    learnt = {name for name in simulation.setup.parameters if name in states[2].model}
+    averaged = states[2].networks["averaged"][1]
+    written = extract(simulation.setup.axes, plan, states[2].model)
     assert all(torch.equal(averaged[name], written[name]) for name in learnt)
 
 
 def test_it_learns_and_shrinks():
     base = {"rounds": 12, "data": Data(name="digits", unlabelled=0.2), "evaluate": Evaluate(every=12)}
     result = run(morphing(options={"every": 3, "penalty": 2e-4, "mask_lr": 20.0}, model=WIDER, **base))
-    first = nestling.cost(
-        result.setting.model, result.setting.axes, result.setting.submodel(1.0), result.setting.example()
-    )
+    setup = result.simulation.setup
+    first = nestling.cost(setup.model, setup.axes, setup.submodel_plan(1.0), setup.example)
     final = result.summary
     assert final["levels"]["a"]["parameters"] < 0.95 * first.parameters
     assert final["final"]["global_accuracy"] > 0.85  # the large network, which only ever learnt without labels
@@ -85,16 +84,20 @@ def test_it_learns_and_shrinks():
 @pytest.mark.slow
 def test_a_budget_is_met():
     options = {"every": 1, "budget": 0.2, "ratio": 0.7, "epochs": 4, "mask_lr": 20.0}
-    made, servers, _ = played(morphing(options=options, rounds=12, model=WIDER))
-    whole = made.cost(made.submodel(1.0, {f"mask/{name}": torch.ones(n) for name, n in made.axes.axes.items()}))
-    share = made.cost(made.submodel(1.0, servers[-1].notes)).parameters / whole.parameters
+    simulation, states, _ = rounds_of(morphing(options=options, rounds=12, model=WIDER))
+    setup, cost = simulation.setup, simulation.costs.cost
+    whole = cost(setup.submodel_plan(1.0, {f"mask/{name}": torch.ones(n) for name, n in setup.axes.axes.items()}))
+    share = cost(setup.submodel_plan(1.0, states[-1].method_state)).parameters / whole.parameters
     assert share == pytest.approx(0.2, rel=0.15)
 
 
 def test_levels_nest():
-    made, servers, _ = played(morphing(fleet=FleetSettings(clients=8, per_round=8, levels="a-b-d")))
-    for server in servers:
-        wide, half, narrow = (cuts(made.axes, made.submodel(ratio, server.notes)) for ratio in (1, 0.5, 0.125))
+    simulation, states, _ = rounds_of(morphing(fleet=FleetSettings(clients=8, per_round=8, levels="a-b-d")))
+    for state in states:
+        wide, half, narrow = (
+            cuts(simulation.setup.axes, simulation.setup.submodel_plan(ratio, state.method_state))
+            for ratio in (1, 0.5, 0.125)
+        )
         for name in wide:
             assert half[name].inside(wide[name])
             assert narrow[name].inside(half[name])
@@ -113,7 +116,7 @@ def whole(request, tmp_path_factory):
 def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, out=tmp_path / "cut", watcher=Stop(stop.rounds, stop.jobs))
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(stop.rounds, stop.jobs)])
     resume(tmp_path / "cut")
     assert told(tmp_path / "cut") == told(folder)
 
@@ -131,22 +134,22 @@ def test_both_networks_can_be_taken_out(tmp_path):
     small_one, large = load(tmp_path / "run").submodel("a"), load(tmp_path / "run").submodel()
     count = [sum(tensor.numel() for tensor in model.parameters()) for model in (small_one, large)]
     assert count[0] == result.summary["levels"]["a"]["parameters"] < count[1]
-    accuracy = large(result.setting.dataset.ready(result.setting.dataset.test_inputs[:100])).argmax(-1)
-    right = (accuracy == result.setting.dataset.test_targets[:100]).double().mean().item()
+    accuracy = large(result.simulation.dataset.ready(result.simulation.dataset.test_inputs[:100])).argmax(-1)
+    right = (accuracy == result.simulation.dataset.test_targets[:100]).double().mean().item()
     assert right == pytest.approx(result.summary["final"]["global_accuracy"])
 
 
 def test_the_server_needs_samples():
     with pytest.raises(NestlingError, match=r"fedmorph needs samples without labels.*data\.unlabelled"):
-        setting(Overrides(morphing(data=Data(name="digits"))))
+        simulate(Overrides(morphing(data=Data(name="digits"))))
 
 
 def test_the_unlabelled_samples_are_nobody_elses():
-    made = setting(Overrides(morphing(data=Data(name="digits", samples=400, unlabelled=0.25, validation=0.1))))
-    held = torch.cat([*made.partition.train, made.validation])
-    assert len(made.unlabelled) == 100
+    simulation = simulate(Overrides(morphing(data=Data(name="digits", samples=400, unlabelled=0.25, validation=0.1))))
+    held = torch.cat([*simulation.partition.train, simulation.data.validation.numbers])
+    assert len(simulation.public) == 100
     assert len(held) == len(held.unique()) == 300
-    assert setting(Overrides(morphing(data=Data(name="digits", unlabelled_test=True)))).unlabelled.shape[0] == 359
+    assert len(simulate(Overrides(morphing(data=Data(name="digits", unlabelled_test=True)))).public) == 359
 
 
 @pytest.mark.parametrize(
@@ -163,4 +166,4 @@ def test_the_unlabelled_samples_are_nobody_elses():
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(NestlingError, match=message):
-        setting(Overrides(small(method="fedmorph", options=options, data=DATA)))
+        simulate(Overrides(small(method="fedmorph", options=options, data=DATA)))

@@ -8,9 +8,10 @@ from run_cases import same_state, small
 from torch import nn
 
 import nestling
+from nestling.client.submodels import build
 from nestling.errors import ConfigError
-from nestling.experiment.built import built
-from nestling.experiment.frozen import frozen_names
+from nestling.experiment.callback import Callback
+from nestling.methods.frozen import frozen_names
 from nestling.settings import Data, Evaluate, FleetSettings, Model
 from nestling.upload import Upload
 
@@ -69,18 +70,18 @@ def test_nothing_of_a_frozen_norm_changes_and_sub_models_are_tested_with_its_sta
     result = nestling.run(small(method="fedavg", **QUICK), model=model)
     check(result, model)
     model.load_state_dict(result.state)
-    data = result.setting.dataset
+    data = result.simulation.dataset
     wanted = (model.eval()(data.ready(data.test_inputs[:60])).argmax(1) == data.test_targets[:60]).double().mean()
     assert result.summary["final"]["global_accuracy"] == pytest.approx(wanted.item())
 
 
 def test_clients_do_not_train_frozen_layers_either():
     """What is frozen is not returned, so only the model that a client trains can show it."""
-    made = nestling.run(small(**QUICK | {"rounds": 1}), model=frozen_net()).setting
-    client = built(made, made.submodel(0.5), 0.5).train()
+    simulation = nestling.run(small(**QUICK | {"rounds": 1}), model=frozen_net()).simulation
+    client = build(simulation.setup, simulation.setup.submodel_plan(0.5), 0.5).train()
     assert {name for name, value in client.named_parameters() if value.requires_grad} == TRAINED
-    client(made.example(4) + 1)
-    assert torch.equal(client[1].running_mean, made.model.state_dict()["1.running_mean"][:4])
+    client(simulation.dataset.example(4) + 1)
+    assert torch.equal(client[1].running_mean, simulation.setup.model.state_dict()["1.running_mean"][:4])
 
 
 def test_bytes_of_frozen_tensors_count_once_per_client():
@@ -124,16 +125,13 @@ def test_a_run_that_is_resumed_has_handed_out_what_it_had(tmp_path):
     settings = small(**QUICK | {"rounds": 4}, checkpoint=2)
     whole = nestling.run(settings, model=model)
 
-    class Stop:
-        def start(self, *_): ...
-        def job(self): ...
-        def testing(self): ...
-        def round(self, told):
-            if told["round"] == 2:
+    class Stop(Callback):
+        def on_round(self, record, state):
+            if record["round"] == 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        nestling.run(settings, model=model, out=tmp_path / "run", watcher=Stop())
+        nestling.run(settings, model=model, out=tmp_path / "run", callbacks=[Stop()])
     assert nestling.resume(tmp_path / "run", model=model).rounds == whole.rounds
 
 

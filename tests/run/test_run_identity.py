@@ -53,7 +53,7 @@ def shares(seed=0):
 
 def interrupted(folder, **own):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=folder, watcher=Stop(rounds=1), **own)
+        run(tiny(rounds=3), out=folder, callbacks=[Stop(rounds=1)], **own)
 
 
 def test_objects_handed_in_are_needed_again(tmp_path, capsys):
@@ -106,7 +106,7 @@ def test_objects_that_were_not_handed_in_are_refused(tmp_path):
 
 def test_a_run_that_starts_over_needs_the_same_weights(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=tmp_path / "run", watcher=Stop(jobs=1), model=net())
+        run(tiny(rounds=3), out=tmp_path / "run", callbacks=[Stop(jobs=1)], model=net())
     with pytest.raises(RunError, match=r"no round of .* was saved, and the weights of the model handed in are not"):
         resume(tmp_path / "run", model=net(seed=1))
     run(tiny(rounds=3), out=tmp_path / "whole", model=net())
@@ -153,7 +153,7 @@ def edit(folder, old, new):
 )
 def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=3), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
     edit(tmp_path / "run", old, new)
     with pytest.raises(RunError, match=words):
         resume(tmp_path / "run")
@@ -167,7 +167,7 @@ def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
 def test_settings_that_cannot_change_numbers_may_change(tmp_path, capsys):
     run(tiny(rounds=3), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=tmp_path / "cut", watcher=Stop(rounds=1))
+        run(tiny(rounds=3), out=tmp_path / "cut", callbacks=[Stop(rounds=1)])
     edit(tmp_path / "cut", "checkpoint = 10", "checkpoint = 1")
     with pytest.raises(RunError, match="seed is 4 and was 0"):
         resume(tmp_path / "cut", settings=["seed=4"])
@@ -203,10 +203,10 @@ def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
         run(short, out=tmp_path / "run")
     else:
         with pytest.raises(KeyboardInterrupt):
-            run(short, out=tmp_path / "run", watcher=Stop(rounds=2))
+            run(short, out=tmp_path / "run", callbacks=[Stop(rounds=2)])
     if how == "argument":
         with pytest.raises(KeyboardInterrupt):  # and it may be interrupted itself
-            resume(tmp_path / "run", rounds=7, watcher=Stop(jobs=3))
+            resume(tmp_path / "run", rounds=7, callbacks=[Stop(jobs=3)])
         resume(tmp_path / "run")
     elif how == "command":
         assert main(["resume", str(tmp_path / "run"), "rounds=7"]) == 0
@@ -229,7 +229,7 @@ def test_fewer_rounds_end_where_the_run_is(tmp_path):
     short = tiny(rounds=3, evaluate=Evaluate(every=2, samples=20))
     run(short, out=tmp_path / "short")
     with pytest.raises(KeyboardInterrupt):
-        run(msgspec.structs.replace(short, rounds=6), out=tmp_path / "run", watcher=Stop(rounds=3))
+        run(msgspec.structs.replace(short, rounds=6), out=tmp_path / "run", callbacks=[Stop(rounds=3)])
     with pytest.raises(RunError, match=r"rounds cannot be 2, as the run began with 6: 3 rounds are done"):
         resume(tmp_path / "run", rounds=2)
     resume(tmp_path / "run", rounds=3)
@@ -266,7 +266,7 @@ def test_a_server_that_counts_rounds_cannot_be_extended(tmp_path):
 
 def test_another_machine_is_told(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
     here = identity_module.machine.processor()
     monkeypatch.setattr(identity_module.machine, "processor", lambda: {**here, "torch": "9.9", "model": "Abacus"})
     with collect() as events:
@@ -284,7 +284,7 @@ def test_another_machine_is_told(tmp_path, monkeypatch):
 def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
     run(tiny(rounds=2), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
     (tmp_path / "run" / "identity.json").unlink()
     with collect() as events:
         resume(tmp_path / "run")
@@ -298,7 +298,7 @@ def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
 def test_named_data_is_recognised(tmp_path):
     """Data that the settings name may change too: other files in data.dir."""
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=2), out=tmp_path / "run", watcher=Stop(rounds=1))
+        run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
     path = tmp_path / "run" / "identity.json"
     record = json.loads(path.read_text())
     record["dataset"]["parts"]["samples"] = "0" * 64

@@ -30,8 +30,8 @@ def test_a_run_is_read_and_left_as_it_is(tmp_path):
     before = everything(tmp_path / "run")
     loaded = nestling.load(tmp_path / "run")
     assert (loaded.round, loaded.summary["final"]) == (2, result.summary["final"])
-    assert loaded.levels == result.setting.levels
-    assert loaded.experiment == result.setting.experiment
+    assert loaded.levels == result.simulation.levels
+    assert loaded.experiment == result.simulation.settings
     loaded.submodel()
     assert everything(tmp_path / "run") == before
 

@@ -16,10 +16,10 @@ from nestling.cli import main
 from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment import resume, run
+from nestling.experiment.callback import Callback
 from nestling.experiment.directory import claim
 from nestling.experiment.lock import LOCK, locked
-from nestling.experiment.runner import Silent
-from nestling.experiment.sweep import run_many
+from nestling.experiment.sweep import run_sweep
 
 
 def hold(folder, ready):
@@ -48,14 +48,14 @@ def other_writer():
         process.join(60)
 
 
-class Meanwhile(Silent):
+class Meanwhile(Callback):
     """Does something in the middle of a run."""
 
     def __init__(self, action):
         self.action = action
 
-    def round(self, told):
-        if told["round"] == 1:
+    def on_round(self, record, state):
+        if record["round"] == 1:
             self.action()
 
 
@@ -88,7 +88,7 @@ def test_a_process_cannot_write_twice_either(tmp_path):
             resume(tmp_path / "run")
         refused.append(True)
 
-    run(tiny(rounds=2), out=tmp_path / "run", watcher=Meanwhile(again))
+    run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Meanwhile(again)])
     assert refused
     assert not (tmp_path / "run" / LOCK).exists()
 
@@ -98,7 +98,7 @@ def test_compare_is_told_too(tmp_path, other_writer, capsys):
     assert main(["compare", "fedavg-digits", "rounds=1", "--out", str(tmp_path / "all")]) == 2
     assert f"is being written by process {writer.pid}" in capsys.readouterr().err
     other_writer(tmp_path / "one" / "seed-0")
-    failed = run_many({tmp_path / "one" / "seed-0": tiny(rounds=1)})
+    failed = run_sweep({tmp_path / "one" / "seed-0": tiny(rounds=1)})
     assert "is being written by process" in str(failed[tmp_path / "one" / "seed-0"])
 
 

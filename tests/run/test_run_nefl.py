@@ -2,25 +2,23 @@
 
 import json
 import math
-from functools import partial
 
 import pytest
 import torch
+from harness import PLAIN, rounds_of, setup_of
 from quick import mostly_slow
 from run_cases import same_state, small, told
 
 import nestling
 from nestling import Plan, Tally
-from nestling.client.train import Progress
-from nestling.engines import LocalEngine
 from nestling.experiment import load, resume, run
-from nestling.experiment.jobs import Update
-from nestling.experiment.round import run_round
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.submodel_means import SubmodelMeans
-from nestling.experiment.worker import Worker
-from nestling.methods import make
+from nestling.fleet import Level
+from nestling.methods import Participant, make
+from nestling.methods.messages import Progress, Update
+from nestling.methods.parts.per_submodel import PerSubmodel
+from nestling.methods.parts.static_norms import StaticNorms
+from nestling.server.aggregate import Merge
+from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 NET = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
@@ -38,15 +36,6 @@ def experiment(**changes):
     return small(**{**settings, **changes})
 
 
-def played(chosen, made=None):
-    made = made or setting(Overrides(chosen))
-    engine = LocalEngine(partial(Worker, made))
-    servers = [Server.start(made, None)]
-    for _ in range(chosen.rounds):
-        servers.append(run_round(made, servers[-1], engine)[0])
-    return made, servers
-
-
 @pytest.mark.parametrize("variant", mostly_slow(["WD", "W", "D", "DO"], quick=1))
 @pytest.mark.parametrize("learn", mostly_slow([True, False], quick=1))
 def test_every_variant_runs(variant, learn):
@@ -55,25 +44,27 @@ def test_every_variant_runs(variant, learn):
     assert set(result.summary["final"]["submodels"]) == {"0.2", "0.4", "0.6", "0.8", "1"}
     sizes = [level["parameters"] for level in result.summary["levels"].values()]
     assert sizes == sorted(sizes, reverse=True)
-    made, servers = played(experiment(options=options, rounds=1), result.setting)
-    for key, own in servers[-1].submodels.items():
+    simulation, states, _ = rounds_of(experiment(options=options, rounds=1))
+    setup = simulation.setup
+    for key, own in states[-1].submodels.items():
         steps = {name: float(tensor) for name, tensor in own.items() if name.endswith(".step")}
         if not learn:
-            plan = next(made.submodel(ratio) for ratio in made.levels.values() if made.submodel(ratio).key == key)
-            assert steps == made.method.begin(made.axes, plan)
+            plans = map(setup.submodel_plan, simulation.levels.values())
+            assert steps == setup.method.initial(setup, next(plan for plan in plans if plan.key == key))
             assert variant == "DO" or set(steps.values()) == {1.0}
         elif steps:
             assert any(value != 1.0 for value in steps.values())
 
 
 def test_submodels_have_their_own_norms_and_steps_and_share_the_rest():
-    made, (before, after, *_) = played(experiment(rounds=1))
-    trained = {made.method.plan(made.turn(client, made.level(client, 1).ratio, 1)).key for client in made.sample(1)}
+    simulation, (before, after, *_), _ = rounds_of(experiment(rounds=1))
+    setup, context = simulation.setup, before.context(simulation.setup)
+    trained = {setup.method.client_plan(context, who).key for who in simulation.participants(1)}
     assert set(after.submodels) == trained
-    for name in made.inconsistent:
-        assert torch.equal(before.state[name], after.state[name])  # the global copy is nobody's
+    for name in setup.per_submodel:
+        assert torch.equal(before.model[name], after.model[name])  # the global copy is nobody's
     for own in after.submodels.values():
-        assert set(own) <= made.inconsistent
+        assert set(own) <= setup.per_submodel
         assert all(".norm" in name or "norm." in name or name.endswith(".step") for name in own)
         assert any("running_mean" in name and bool(tensor.any()) for name, tensor in own.items())
         assert all(int(tensor) > 0 for name, tensor in own.items() if name.endswith("num_batches_tracked"))
@@ -82,16 +73,16 @@ def test_submodels_have_their_own_norms_and_steps_and_share_the_rest():
 def test_a_submodel_nobody_trained_keeps_its_values():
     """Only the smallest is trained in these rounds: all others, and what only they hold, stay as they were."""
     fleet = FleetSettings(clients=6, per_round=4, levels="0.2:1,1:0.0001")
-    made, servers = played(experiment(fleet=fleet, rounds=2, options={"variant": "WD"}))
-    assert set(servers[-1].submodels) == {"g0.2"}
-    plan = made.submodel(0.2)
-    held = Tally(made.axes, servers[0].state)
-    held.add(nestling.extract(made.axes, plan, servers[0].state), plan)
-    for name in made.parameters:
+    simulation, states, _ = rounds_of(experiment(fleet=fleet, rounds=2, options={"variant": "WD"}))
+    assert set(states[-1].submodels) == {"g0.2"}
+    plan = simulation.setup.submodel_plan(0.2)
+    held = Tally(simulation.setup.axes, states[0].model)
+    held.add(nestling.extract(simulation.setup.axes, plan, states[0].model), plan)
+    for name in simulation.setup.parameters:
         outside = held.weights(name) == 0
-        assert torch.equal(servers[0].state[name][outside], servers[-1].state[name][outside])
-        if name not in made.inconsistent and bool((~outside).any()):
-            assert not torch.equal(servers[0].state[name], servers[-1].state[name])
+        assert torch.equal(states[0].model[name][outside], states[-1].model[name][outside])
+        if name not in simulation.setup.per_submodel and bool((~outside).any()):
+            assert not torch.equal(states[0].model[name], states[-1].model[name])
 
 
 def test_the_worked_example_of_algorithm_2():
@@ -113,15 +104,35 @@ def test_the_worked_example_of_algorithm_2():
     assert torch.allclose(found[6:], torch.tensor((6.0 + 7) / 2))
 
 
+class Stepping(torch.nn.Module):
+    """A net with a step size and a counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 2, bias=False)
+        self.step = torch.nn.Parameter(torch.zeros(()))
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, inputs):
+        return self.last(self.step * self.first(inputs).relu())
+
+
 def test_own_tensors_are_averaged_per_submodel():
-    owns = SubmodelMeans(frozenset({"step", "count"}))
+    model = Stepping()
+    axes = nestling.trace(model, torch.zeros(1, 2))
+    setup = setup_of(model, axes, PLAIN.with_parts(PerSubmodel(("step", "count"))))
+    merge, who = Merge(setup, ServerState.start(setup)), (Participant(0, Level("a", 1.0)),)
     for key, step, count, weight in (("small", 1.0, 3, 1.0), ("small", 4.0, 9, 2.0), ("large", 7.0, 1, 1.0)):
-        state = {"step": torch.tensor(step), "count": torch.tensor(count), "other": torch.ones(2)}
-        owns.add(Update((0,), Plan(key=key), None, state, Progress(1, 0.0, 0.0)), weight)
-    assert {key: {name: float(x) for name, x in own.items()} for key, own in owns.value().items()} == {
+        state = {name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()}
+        state |= {"step": torch.tensor(step), "count": torch.tensor(count)}
+        merge.add(Update(who, Plan(key=key), None, state, Progress(1, 0.0, 0.0)), weight)
+    assert {key: {name: float(x) for name, x in own.items()} for key, own in merge.submodels().items()} == {
         "small": {"step": 3.0, "count": 9.0},
         "large": {"step": 7.0, "count": 1.0},
     }
+    merged = merge.value()
+    assert (float(merged["step"]), int(merged["count"])) == (0.0, 0), "the global copy is nobody's"
+    assert bool((merged["first.weight"] == 1).all()), "all else is shared"
 
 
 def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler():
@@ -142,7 +153,7 @@ def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler
         )
         for method in levels
     }
-    assert make("nefl", options["nefl"]).static
+    assert StaticNorms() in make("nefl", options["nefl"]).parts
     assert same_state(results["nefl"].state, results["heterofl"].state)
     accuracies = [list(result.summary["final"]["submodels"].values()) for result in results.values()]
     assert accuracies[0] == accuracies[1]
@@ -171,7 +182,7 @@ def test_the_number_of_workers_changes_no_bit():
 
 def test_submodels_are_taken_out_by_level(tmp_path):
     result = run(experiment(rounds=2, evaluate=Evaluate(every=2)), out=tmp_path / "run")
-    data = result.setting.dataset
+    data = result.simulation.dataset
     for level in ("0.2", "1"):
         with torch.no_grad():
             said = load(tmp_path / "run").submodel(level)(data.ready(data.test_inputs)).argmax(1)

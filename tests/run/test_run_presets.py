@@ -16,6 +16,8 @@ from nestling.experiment.presets.mixes import as_papers_write, server_and_levels
 from nestling.fleet import parse_mix
 from nestling.methods import make
 from nestling.methods import names as method_names
+from nestling.methods.parts.masked_loss import MaskedLoss
+from nestling.methods.parts.scaler import Scaler
 from nestling.nets import MODELS, build
 from nestling.settings import Experiment, read
 
@@ -73,7 +75,7 @@ def price(experiment):
         for key, value in model.options.items()
         if key != "norm"
     )
-    mix = {level.ratio: share for level, share in parse_mix(fleet.levels)} if method.sized else {1.0: 1.0}
+    mix = {level.ratio: share for level, share in parse_mix(fleet.levels)} if method.plan.by_level else {1.0: 1.0}
     one = {ratio: macs(model.name, options, experiment.data.name, model.width * ratio) for ratio in {1.0, *mix}}
     share = (experiment.data.samples or DATA[experiment.data.name][-1]) / fleet.clients
     turns = experiment.rounds * fleet.per_round * local.epochs
@@ -167,15 +169,20 @@ def test_heterofl_is_complete():
             assert tables.count("Table 5") == (0 if partition == "iid" else 22)
 
 
+def kinds(method):
+    """What a method is made of."""
+    return {type(part) for part in method.parts}
+
+
 def test_switches_of_the_ablation_reach_the_method():
     e = find("heterofl-cifar10-noniid-a-e-norm-none-unscaled-unmasked")
     method = make(e.method, e.options)
-    assert (method.scaler, method.masked, e.model.options["norm"]) == (False, False, "none")
+    assert (kinds(method) & {Scaler, MaskedLoss}, e.model.options["norm"]) == (set(), "none")
     e = find("heterofl-cifar10-noniid-a-e")
     method = make(e.method, e.options)
-    assert (method.scaler, method.masked, e.model.options["norm"]) == (True, True, "bn")
-    assert not make("fedavg", find("fedavg-mnist-noniid-a-unmasked").options).masked
-    assert make("fedavg", find("fedavg-mnist-noniid-a").options).masked
+    assert (kinds(method) & {Scaler, MaskedLoss}, e.model.options["norm"]) == ({Scaler, MaskedLoss}, "bn")
+    assert MaskedLoss not in kinds(make("fedavg", find("fedavg-mnist-noniid-a-unmasked").options))
+    assert MaskedLoss in kinds(make("fedavg", find("fedavg-mnist-noniid-a").options))
 
 
 @pytest.mark.parametrize(("data", "high", "low"), [("cifar10", 2, 5), ("cifar100", 20, 50)])

@@ -6,7 +6,7 @@ from test_run_presets import price
 
 from nestling.data import from_arrays
 from nestling.experiment.presets import PRESETS, find
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 
 ROWS = [
     preset for preset in PRESETS.values() if preset.repeats.startswith("FedMorph") and "small" not in preset.repeats
@@ -54,16 +54,17 @@ def test_proximal_rows_are_of_mixed_clients():
 def test_golden_sizes(model, count):
     inputs, targets = torch.zeros(100, 3, 32, 32), torch.arange(100) % 10
     dataset = from_arrays(inputs, targets, (inputs, targets))
-    made = setting(
+    simulation = simulate(
         Overrides(find(f"fedmorph-cifar10-{model}-iid").with_settings(["fleet.clients=10"]), dataset=dataset)
     )
-    assert sum(tensor.numel() for tensor in made.model.parameters()) == count
+    assert sum(tensor.numel() for tensor in simulation.setup.model.parameters()) == count
 
 
 def test_the_first_network_has_about_the_square_of_its_ratio():
     experiment = find("fedmorph-mnist-resnet8-iid").with_settings(["data.name=digits", "fleet.clients=10"])
-    made = setting(Overrides(experiment))
-    share = made.cost(made.submodel(1.0)).parameters / made.cost(made.whole({})).parameters
+    simulation = simulate(Overrides(experiment))
+    setup, cost = simulation.setup, simulation.costs.cost
+    share = cost(setup.submodel_plan(1.0)).parameters / cost(setup.global_plan({})).parameters
     assert share == pytest.approx(0.01, rel=0.5)  # Table 4: 0.0120 on average
 
 

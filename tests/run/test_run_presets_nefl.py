@@ -7,15 +7,17 @@ from functools import cache
 import msgspec
 import pytest
 import torch
+from harness import submodel_plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nestling
 from nestling.cut.extract import cuts
 from nestling.experiment.presets import PRESETS, find, laptop, nefl
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.fleet import Fleet, parse_mix
-from nestling.methods import Turn, make
+from nestling.methods import make
+from nestling.methods.fjord import OrderedDropout
 from nestling.nets import MODELS, build
 from nestling.settings import Experiment, read
 
@@ -114,8 +116,8 @@ def test_clients_of_a_tier_draw_among_its_neighbours(client, number, method):
 
 
 def test_baselines_are_those_of_b3():
-    assert not method_of("heterofl-cifar10-dirichlet-resnet18").masked
-    assert method_of("fjord-cifar10-iid-resnet34").loss.keywords == {"widths": (), "distill": False}
+    assert not method_of("heterofl-cifar10-dirichlet-resnet18").overriding("output_mask")
+    assert method_of("fjord-cifar10-iid-resnet34").overriding("loss") == [OrderedDropout(distill=False, widths=())]
     assert method_of("depthfl-cifar10-iid-resnet18") == make("depthfl", {"variant": "plain"})
     for name in WHOLE:
         e = find(name)
@@ -198,7 +200,7 @@ def test_small_models_have_submodels_of_all_sizes(model):
     for method, options, levels in {(e.method, msgspec.json.encode(e.options), e.fleet.levels) for e in rows}:
         chosen = make(method, msgspec.json.decode(options))
         ratios = [level.ratio for level, _ in parse_mix(levels)]
-        plans = [chosen.deploy(Turn(axes, frozenset(parameters), ratio, 0, -1, 0)) for ratio in ratios]
+        plans = [submodel_plan_of(chosen, axes, ratio, model=net) for ratio in ratios]
         sizes = [
             sum(math.prod(cut.shape) for name, cut in cuts(axes, plan).items() if name in parameters) for plan in plans
         ]
@@ -215,8 +217,9 @@ def test_small_models_have_submodels_of_all_sizes(model):
 def test_digits_have_a_net_with_blocks(name, model, levels):
     e = find(f"{name}-digits")
     assert (e.method, e.model.name, e.fleet.assign) == (name.removesuffix("-plain"), model, "tiers")
-    made = setting(Overrides(e))
-    assert len({made.submodel(ratio).key for ratio in made.levels.values()}) == levels == len(made.levels)
-    smallest = made.submodel(min(made.levels.values()))
-    assert len(smallest.blocks) < len(made.axes.blocks), "the smallest leaves out blocks"
+    simulation = simulate(Overrides(e))
+    setup, ratios = simulation.setup, simulation.levels.values()
+    assert len({setup.submodel_plan(ratio).key for ratio in ratios}) == levels == len(ratios)
+    smallest = setup.submodel_plan(min(ratios))
+    assert len(smallest.blocks) < len(setup.axes.blocks), "the smallest leaves out blocks"
     assert Experiment.from_toml(e.to_toml()) == e

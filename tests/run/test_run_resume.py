@@ -15,27 +15,27 @@ from run_cases import begin_or_go_on, small, told
 
 from nestling.errors import NestlingError, TrainingError
 from nestling.experiment import resume, run
+from nestling.experiment.callback import Callback
 from nestling.experiment.checkpoint import saved
-from nestling.experiment.runner import Silent
 from nestling.settings import Data, Evaluate, LocalTraining
 
 FEWER = Data(name="digits", samples=200)
 
 
-class Stop(Silent):
+class Stop(Callback):
     """Raises after some rounds, or some clients."""
 
     def __init__(self, rounds=None, jobs=None, problem=KeyboardInterrupt):
         self.rounds, self.jobs, self.problem = rounds, jobs, problem
 
-    def job(self):
+    def on_client(self):
         if self.jobs is not None:
             self.jobs -= 1
             if self.jobs < 0:
                 raise self.problem
 
-    def round(self, told):
-        if self.rounds is not None and told["round"] >= self.rounds:
+    def on_round(self, record, state):
+        if self.rounds is not None and record["round"] >= self.rounds:
             raise self.problem
 
 
@@ -53,7 +53,7 @@ def whole(request, tmp_path_factory):
 def test_interrupted_in_the_middle_of_a_round(tmp_path, whole, jobs):
     experiment, folder = whole
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, out=tmp_path / "cut", watcher=Stop(jobs=jobs))
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(jobs=jobs)])
     done = jobs // 4  # whole rounds of four clients
     assert [path.name for path in saved(tmp_path / "cut")] == ([f"round-{done:06d}"] if done else [])
     resume(tmp_path / "cut")
@@ -65,7 +65,7 @@ def test_server_momenta_survive(tmp_path):
     experiment = small(rounds=4, server=server)
     run(experiment, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, out=tmp_path / "cut", watcher=Stop(rounds=2))
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(rounds=2)])
     resume(tmp_path / "cut")
     assert told(tmp_path / "cut") == told(tmp_path / "whole")
 
@@ -111,7 +111,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_round_saved(tmp_path)
         run(wild, out=tmp_path / "wild")
     assert saved(tmp_path / "wild") == []
     with pytest.raises(TrainingError):
-        run(small(rounds=3), out=tmp_path / "late", watcher=Stop(rounds=2, problem=TrainingError("no number")))
+        run(small(rounds=3), out=tmp_path / "late", callbacks=[Stop(rounds=2, problem=TrainingError("no number"))])
     assert [path.name for path in saved(tmp_path / "late")] == ["round-000002"]
 
 
@@ -127,7 +127,7 @@ def test_metrics_beyond_the_checkpoint_are_played_again(tmp_path):
     experiment = small(rounds=4, checkpoint=2)
     run(experiment, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, out=tmp_path / "cut", watcher=Stop(rounds=2))
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(rounds=2)])
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "half a li')  # what a kill in the middle of a write leaves
     resume(tmp_path / "cut")

@@ -3,13 +3,13 @@
 import json
 import math
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import msgspec
 import pytest
 import torch
 import torch.nn.functional as F
+from harness import rounds_of, train_job, worker_of
 from quick import mostly_slow
 from run_cases import same_state, small
 from torch import nn
@@ -19,31 +19,15 @@ from nestling import extract
 from nestling.cut import Plan
 from nestling.cut.extract import cuts
 from nestling.data import from_arrays, load
-from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
-from nestling.experiment.client_store import ClientStore
-from nestling.experiment.client_tensors import recall, remember
-from nestling.experiment.evaluation import evaluate
-from nestling.experiment.jobs import Train
-from nestling.experiment.round import run_round
 from nestling.experiment.runner import run
-from nestling.experiment.server import Server
-from nestling.experiment.setting import Overrides, setting
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulation import Overrides, simulate
 from nestling.methods import make, names
+from nestling.server.client_files import ClientFiles
+from nestling.server.client_store import _get, _put
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 CLASSES = Data(name="digits", samples=400, partition="classes", classes_per_client=3)
-
-
-def played(experiment, **own):
-    """The setting, and the servers after each round, of an experiment in this process."""
-    made = setting(Overrides(experiment, **own))
-    engine = LocalEngine(partial(Worker, made))
-    servers = [Server.start(made, None)]
-    for _ in range(experiment.rounds):
-        servers.append(run_round(made, servers[-1], engine)[0])
-    return made, servers, engine
 
 
 @pytest.mark.parametrize("method", mostly_slow(names(), quick=4))
@@ -118,62 +102,61 @@ def test_fedrolex_covers_every_unit_alike_over_a_period():
 def test_a_round_is_the_mean_of_what_clients_make_of_their_slices():
     """Against the round written out by hand: extract, train, merge with plain tensors."""
     experiment = small(rounds=1, data=CLASSES)
-    made, (before, after), _ = played(experiment)
-    worker = Worker(made)
-    total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
-    weight = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.state.items()}
-    for client in made.sample(1):
-        ratio = made.level(client, 1).ratio
-        plan = nestling.plan(made.axes, ratio)
-        update = worker(Train(client, 1, ratio, plan, extract(made.axes, plan, before.state), 0.05))
+    simulation, (before, after), _ = rounds_of(experiment)
+    worker, axes = worker_of(simulation), simulation.setup.axes
+    total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.model.items()}
+    weight = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in before.model.items()}
+    for client in simulation.fleet.sample(1):
+        ratio = simulation.fleet.level(client, 1).ratio
+        plan = nestling.plan(axes, ratio)
+        update = worker(train_job(simulation, client, ratio, plan, extract(axes, plan, before.model), lr=0.05))
         for name, tensor in update.state.items():
             where = tuple(slice(0, n) for n in tensor.shape)
-            labels = made.partition.labels[client]
+            labels = simulation.partition.labels[client]
             part = tensor[labels] if name.startswith("head.") else tensor
             where = (labels, *where[1:]) if name.startswith("head.") else where
             total[name][where] += part.double()
             weight[name][where] += 1
-    for name in made.parameters:
-        wanted = torch.where(weight[name] > 0, total[name] / weight[name], before.state[name].double())
-        torch.testing.assert_close(after.state[name].double(), wanted, rtol=1e-6, atol=1e-7)
+    for name in simulation.setup.parameters:
+        wanted = torch.where(weight[name] > 0, total[name] / weight[name], before.model[name].double())
+        torch.testing.assert_close(after.model[name].double(), wanted, rtol=1e-6, atol=1e-7)
         held = weight[name] == 0
-        assert torch.equal(after.state[name][held], before.state[name][held])
-    assert bool((weight["head.bias"] == 0).any()) or len(set(map(int, torch.cat(made.partition.labels)))) == 10
+        assert torch.equal(after.model[name][held], before.model[name][held])
+    assert bool((weight["head.bias"] == 0).any()) or len(set(map(int, torch.cat(simulation.partition.labels)))) == 10
 
 
-def test_rounds_leave_the_server_they_began_with_alone():
-    made, servers, engine = played(small(rounds=1, method="standalone"))
-    first = servers[0]
-    kept = {name: tensor.clone() for name, tensor in first.state.items()}
-    run_round(made, first, engine)
-    assert same_state(first.state, kept)
+def test_rounds_leave_the_state_they_began_with_alone():
+    _, (first, _), simulator = rounds_of(small(rounds=1, method="standalone"))
+    kept = {name: tensor.clone() for name, tensor in first.model.items()}
+    simulator.run_round(first)
+    assert same_state(first.model, kept)
     assert first.round == 0
-    assert first.private.clients() == []
-    assert first.counts["bytes_up"] == 0
-    assert all(int(counts.sum()) == 0 for counts in first.coverage.values())
+    assert first.clients.private.clients() == []
+    assert first.totals.bytes_up == 0
+    assert all(int(counts.sum()) == 0 for counts in first.totals.coverage.values())
 
 
 def test_evaluation_is_what_a_plain_loop_would_find():
     """Batch norms with statistics over all batches of all clients, computed by PyTorch's cumulative average."""
-    made, servers, engine = played(small(rounds=1))
-    figures, local = evaluate(made, servers[-1], engine)
-    net = made.model.double()
-    net.load_state_dict({name: tensor.double() for name, tensor in servers[-1].state.items()})
+    simulation, states, simulator = rounds_of(small(rounds=1))
+    figures, local = simulator.evaluate(states[-1])
+    net = simulation.setup.model.double()
+    net.load_state_dict({name: tensor.double() for name, tensor in states[-1].model.items()})
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
             module.momentum = None
     net.train()
     with torch.no_grad():
-        for samples in made.partition.train:
+        for samples in simulation.partition.train:
             for chosen in samples.split(50):
-                net(made.dataset.ready(made.dataset.inputs[chosen]).double())
+                net(simulation.dataset.ready(simulation.dataset.inputs[chosen]).double())
         net.eval()
-        logits = net(made.dataset.ready(made.dataset.test_inputs[:100]).double())
-    targets = made.dataset.test_targets[:100]
+        logits = net(simulation.dataset.ready(simulation.dataset.test_inputs[:100]).double())
+    targets = simulation.dataset.test_targets[:100]
     assert figures["global_accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item(), abs=0.011)
     assert figures["global_loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-3)
-    shares = [share[share < 100] for share in made.partition.test]
+    shares = [share[share < 100] for share in simulation.partition.test]
     hits = sum(int((logits[share].argmax(1) == targets[share]).sum()) for share in shares)
     assert figures["local_accuracy"] == pytest.approx(hits / sum(map(len, shares)), abs=0.011)
     assert set(local) == {str(client) for client, share in enumerate(shares) if len(share)}
@@ -199,19 +182,18 @@ def test_what_clients_keep_outlives_other_levels(method, assign, tmp_path):
 
 def test_a_narrower_turn_trains_a_part_of_what_a_client_keeps():
     fleet = FleetSettings(clients=4, per_round=4, levels="a-d", assign="dynamic")
-    made, servers, _ = played(small(method="standalone", rounds=6, fleet=fleet, data=Data(name="digits", samples=160)))
-    seen = 0
+    data = Data(name="digits", samples=160)
+    simulation, states, _ = rounds_of(small(method="standalone", rounds=6, fleet=fleet, data=data))
+    setup, seen = simulation.setup, 0
     for client in range(4):
-        for before, after in pairwise(servers[1:]):
-            level = made.level(client, after.round)
-            full = [
-                recall(made.cut_axes, one.private, client, Plan(key="full"), made.model.state_dict())
-                for one in (before, after)
-            ]
+        for before, after in pairwise(states[1:]):
+            level = simulation.fleet.level(client, after.round)
+            start = setup.model.state_dict()
+            full = [one.clients.get(setup, client, Plan(key="full"), start)[0] for one in (before, after)]
             if level.name != "d":
                 continue
             seen += 1
-            cut = cuts(made.axes, made.submodel(level.ratio))["blocks.0.conv.weight"]
+            cut = cuts(setup.axes, setup.submodel_plan(level.ratio))["blocks.0.conv.weight"]
             old, new = (one["blocks.0.conv.weight"].clone() for one in full)
             assert not torch.equal(cut.take(old), cut.take(new))
             for one in (old, new):
@@ -222,47 +204,47 @@ def test_a_narrower_turn_trains_a_part_of_what_a_client_keeps():
 
 def test_what_version_0_1_kept_without_a_plan_is_found_again(tmp_path):
     """It always was of the slice that the client got."""
-    made, servers, _ = played(
+    simulation, states, _ = rounds_of(
         small(method="standalone", rounds=1, fleet=FleetSettings(clients=2, per_round=2, levels="d"))
     )
-    plan = made.submodel(1 / 8)
-    held, drawer = servers[1].private.get(0), ClientStore(tmp_path)
-    drawer.put(0, 1, held)
-    assert same_state(recall(made.cut_axes, drawer, 0, plan, servers[0].state), held)
-    remember(made.cut_axes, drawer, 0, plan, held, round=2, untrained=servers[0].state)
-    assert drawer.held(0)[1] == plan
+    plan, axes, start = simulation.setup.submodel_plan(1 / 8), simulation.setup.cut_axes, states[0].model
+    held, files = states[1].clients.private.held(0)[0], ClientFiles(tmp_path)
+    files.put(0, 1, held)
+    assert same_state(_get(axes, files, 0, plan, start), held)
+    _put(axes, files, 0, plan, held, round=2, model=start)
+    assert files.held(0)[1] == plan
 
 
 def test_bytes_are_those_of_the_parameters():
-    made, servers, _ = played(small(rounds=1))
+    simulation, states, _ = rounds_of(small(rounds=1))
     wanted = 0
-    for client in made.sample(1):
-        plan = nestling.plan(made.axes, made.level(client, 1).ratio)
-        sub = nestling.submodel(made.model, made.axes, plan)
+    for client in simulation.fleet.sample(1):
+        plan = nestling.plan(simulation.setup.axes, simulation.fleet.level(client, 1).ratio)
+        sub = nestling.submodel(simulation.setup.model, simulation.setup.axes, plan)
         wanted += sum(parameter.nbytes for parameter in sub.parameters())
-    assert servers[-1].counts["bytes_up"] == servers[-1].counts["bytes_down"] == wanted
+    assert states[-1].totals.bytes_up == states[-1].totals.bytes_down == wanted
 
 
 def test_standalone_shares_nothing_and_lg_fedavg_a_little():
-    made, servers, _ = played(small(method="standalone", rounds=2))
-    assert same_state(servers[0].state, servers[-1].state)
-    assert servers[-1].counts["bytes_up"] == 0
-    assert servers[-1].private.clients() == sorted({*made.sample(1), *made.sample(2)})
-    made, servers, _ = played(small(method="lg-fedavg", rounds=1))
-    changed = {name for name in servers[0].state if not torch.equal(servers[0].state[name], servers[-1].state[name])}
-    assert changed == set(made.axes.dims) - made.private - made.statistics
+    simulation, states, _ = rounds_of(small(method="standalone", rounds=2))
+    assert same_state(states[0].model, states[-1].model)
+    assert states[-1].totals.bytes_up == 0
+    assert states[-1].clients.private.clients() == sorted({*simulation.fleet.sample(1), *simulation.fleet.sample(2)})
+    simulation, states, _ = rounds_of(small(method="lg-fedavg", rounds=1))
+    changed = {name for name in states[0].model if not torch.equal(states[0].model[name], states[-1].model[name])}
+    assert changed == set(simulation.setup.axes.dims) - simulation.setup.private - simulation.setup.norm_statistics
     assert {name.rpartition(".")[0] for name in changed} == {"blocks.3.conv", "blocks.3.norm", "head"}
 
 
 def test_a_client_finds_again_what_it_keeps_to_itself():
     everybody = FleetSettings(clients=3, per_round=3, levels="a")
-    _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody))
-    first, second = servers[1].private.get(0), servers[2].private.get(0)
+    _, states, _ = rounds_of(small(method="standalone", rounds=2, fleet=everybody))
+    first, second = states[1].clients.private.held(0)[0], states[2].clients.private.held(0)[0]
     assert not same_state(first, second)
     still = LocalTraining(lr=0.05, epochs=1, batch=20, weight_decay=0.0, schedule="steps", milestones=(1,), factor=0.0)
-    _, servers, _ = played(small(method="standalone", rounds=2, fleet=everybody, local=still))
+    _, states, _ = rounds_of(small(method="standalone", rounds=2, fleet=everybody, local=still))
     assert same_state(
-        servers[1].private.get(0), servers[2].private.get(0)
+        states[1].clients.private.held(0)[0], states[2].clients.private.held(0)[0]
     )  # with a rate of zero, the second round changes nothing
 
 
@@ -270,11 +252,11 @@ def test_a_client_finds_again_what_it_keeps_to_itself():
 def test_server_optimisers_learn_and_leave_alone_what_nobody_held(optimizer):
     server = type(small().server)(optimizer=optimizer, lr=1.0 if optimizer == "fedavgm" else 0.01)
     fleet = FleetSettings(clients=8, per_round=4, levels="b")  # the upper half of every axis is never held
-    made, servers, _ = played(small(server=server, fleet=fleet, rounds=2))
-    inside = nestling.plan(made.axes, 0.5)
-    for name in made.parameters:
-        old, new = servers[0].state[name], servers[-1].state[name]
-        where = tuple(slice(0, n) for n in extract(made.axes, inside, {**servers[0].state})[name].shape)
+    simulation, states, _ = rounds_of(small(server=server, fleet=fleet, rounds=2))
+    inside = nestling.plan(simulation.setup.axes, 0.5)
+    for name in simulation.setup.parameters:
+        old, new = states[0].model[name], states[-1].model[name]
+        where = tuple(slice(0, n) for n in extract(simulation.setup.axes, inside, {**states[0].model})[name].shape)
         outside = torch.ones_like(old, dtype=torch.bool)
         outside[where] = False
         assert torch.equal(old[outside], new[outside])
@@ -309,10 +291,10 @@ def test_a_users_own_model_data_and_method():
 def test_validation_chooses_the_best_round():
     data = Data(name="digits", samples=400, validation=0.25)
     result = run(small(data=data, rounds=6, evaluate=Evaluate(every=1, samples=100)))
-    made = result.setting
-    assert len(made.validation) == 100
-    held = set(made.validation.tolist())
-    assert not held & {sample for share in made.partition.train for sample in share.tolist()}
+    simulation = result.simulation
+    assert len(simulation.data.validation) == 100
+    held = set(simulation.data.validation.numbers.tolist())
+    assert not held & {sample for share in simulation.partition.train for sample in share.tolist()}
     told = [(row["evaluation"]["validation_accuracy"], row["round"]) for row in result.rounds]
     best = max(told, key=lambda pair: (pair[0], -pair[1]))
     assert result.summary["best"]["round"] == best[1]
@@ -370,7 +352,7 @@ def test_a_trained_submodel_is_taken_out_and_used_alone(tmp_path):
     result = run(small(rounds=2, evaluate=Evaluate(every=2, statistics_batch=50)), out=tmp_path / "run")
     for level in ("a", "d"):
         model = nestling.load(tmp_path / "run").submodel(level)
-        data = result.setting.dataset
+        data = result.simulation.dataset
         with torch.no_grad():
             said = model(data.ready(data.test_inputs)).argmax(1)
         found = (said == data.test_targets).double().mean().item()
@@ -394,9 +376,9 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
     first = run(small(rounds=1), out=tmp_path / "run")
     file = tmp_path / "run" / "model.safetensors"
     net = Model(name="cnn", options=small().model.options, weights=str(file))
-    again = setting(Overrides(small(model=net)))
-    started = again.model.state_dict()
-    assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in again.parameters)
+    setup = simulate(Overrides(small(model=net))).setup
+    started = setup.model.state_dict()
+    assert all(torch.equal(started[name], tensor) for name, tensor in first.state.items() if name in setup.parameters)
     with pytest.raises(NestlingError, match=r"nothing\.pt"):
         run(small(model=Model(name="cnn", weights=str(tmp_path / "nothing.pt"))))
 
@@ -410,10 +392,10 @@ def test_images_are_resized_for_the_model():
     """Eight pixels become sixteen: a vision transformer then sees 4 × 4 patches."""
     options = {"patch": 4, "width": 12, "depth": 1, "heads": 2}
     experiment = small(rounds=2, model=Model(name="vit-tiny", options=options), data=Data(samples=200, resize=16))
-    made = setting(Overrides(experiment))
-    assert made.model.position.weight.shape == (4 * 4 + 1, 12)
-    assert made.example().shape == (2, 1, 16, 16)
-    assert made.dataset.inputs.shape[1:] == (1, 8, 8), "only batches are large"
+    simulation = simulate(Overrides(experiment))
+    assert simulation.setup.model.position.weight.shape == (4 * 4 + 1, 12)
+    assert simulation.setup.example.shape == (2, 1, 16, 16)
+    assert simulation.dataset.inputs.shape[1:] == (1, 8, 8), "only batches are large"
     assert run(experiment).summary["final"] == run(experiment, dataset=load("digits")).summary["final"]
     with pytest.raises(NestlingError, match="only images"):
         run(experiment, dataset=from_arrays(torch.randn(40, 6), torch.arange(40) % 2))

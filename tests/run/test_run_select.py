@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from harness import train_job
 from quick import mostly_slow
 from run_cases import small as images
 from words_cases import MLM, NWP, double, masked, small
 
 import nestling
 from nestling.cut import Plan, cost
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.server.state import ServerState
 from nestling.settings import Data, FleetSettings, LocalTraining
 
 
@@ -51,32 +53,39 @@ def test_classes_of_images_may_be_selected_too():
 
 
 def test_a_clients_plan_holds_its_words_and_the_special_ones():
-    made = setting(Overrides(masked(select=True, fleet=FleetSettings(clients=1000, per_round=6, levels="b"))))
+    simulation = simulate(Overrides(masked(select=True, fleet=FleetSettings(clients=1000, per_round=6, levels="b"))))
     client = 17
-    plan = made.plan(client, 0.5, 1)
-    words = made.partition.labels[client]
+    job = train_job(simulation, client, 0.5).job
+    plan, setup = job.plan, simulation.setup
+    words = simulation.partition.labels[client]
     assert plan.index("head").tolist() == words.tolist()
     assert plan.index("token.0").tolist() == [*words.tolist(), 200, 201]
     assert {0, 1, 2} <= set(words.tolist())
     others = Plan({name: plan.index(name) for name in plan.runs if name not in ("head", "token.0")}, key=plan.key)
-    assert others == made.method.plan(made.turn(client, 0.5, 1))
+    assert others == setup.method.plan.plan(ServerState.start(setup).context(setup), job.who)
 
 
 @pytest.mark.parametrize("level", [1.0, 0.25])
 def test_costs_of_fewer_rows_are_those_of_the_model_that_is_built(level):
-    made = setting(Overrides(small(select=True)))
+    simulation = simulate(Overrides(small(select=True)))
     for client in (3, 4):
-        plan = made.plan(client, level, 1)
-        wanted = cost(made.model, made.cut_axes, plan, made.example(1), batch=made.experiment.local.batch)
-        told = made.cost(plan)
+        plan = train_job(simulation, client, level).job.plan
+        wanted = cost(
+            simulation.setup.model,
+            simulation.setup.cut_axes,
+            plan,
+            simulation.setup.example[:1],
+            batch=simulation.settings.local.batch,
+        )
+        told = simulation.costs.cost(plan)
         assert (told.parameters, told.bytes, told.macs) == (wanted.parameters, wanted.bytes, wanted.macs)
         assert told.memory == pytest.approx(wanted.memory, rel=0.05)
 
 
 def test_a_client_that_holds_everything_gets_everything():
     data = Data(name="digits", samples=400)
-    made = setting(Overrides(images(data=data, select=True)))
-    assert made.plan(2, 1.0, 1) == Plan(key="full")
+    simulation = simulate(Overrides(images(data=data, select=True)))
+    assert train_job(simulation, 2, 1.0).job.plan == Plan(key="full")
 
 
 def test_uploads_may_be_encoded_and_devices_timed():

@@ -1,20 +1,23 @@
 """Encoded uploads in a round: real bytes, exact for what they keep, and residuals that survive a stop."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 import torch
+from harness import rounds_of
 from quick import mostly_slow
 from run_cases import same_state, small, told
 from test_run_resume import Stop
-from test_run_rounds import played
 
+from nestling.client.grouped.group_worker import GroupWorker
+from nestling.client.transport import decode_update, encode_update, expected_bytes
 from nestling.cut import extract
 from nestling.engines import LocalEngine
 from nestling.errors import NestlingError
 from nestling.experiment import resume, run
-from nestling.experiment.round import run_round
-from nestling.experiment.uploads import expected, packed, unpacked
-from nestling.experiment.worker import Worker
+from nestling.experiment.simulator import Simulator
+from nestling.methods.messages import Progress, Update
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings
 from nestling.upload import Upload
 
@@ -32,32 +35,33 @@ def test_the_merge_gets_what_was_decoded():
     experiment = small(
         rounds=1, upload=Upload(format="topk", share=0.2), fleet=FleetSettings(clients=8, per_round=1, levels="b")
     )
-    made, servers, _ = played(experiment)
-    plan, old, new = made.submodel(0.5), servers[0].state, servers[1].state
-    before, after = (extract(made.axes, plan, state) for state in (old, new))
-    names = [name for name in before if name in made.parameters]
+    simulation, states, _ = rounds_of(experiment)
+    plan, old, new = simulation.setup.submodel_plan(0.5), states[0].model, states[1].model
+    before, after = (extract(simulation.setup.axes, plan, state) for state in (old, new))
+    names = [name for name in before if name in simulation.setup.parameters]
     changed = sum(int((before[name] != after[name]).sum()) for name in names)
     total = sum(before[name].numel() for name in names)
     assert 0.15 * total < changed <= -(-total // 5)
-    assert servers[1].counts["bytes_up"] < 0.25 * servers[1].counts["bytes_down"]
+    assert states[1].totals.bytes_up < 0.25 * states[1].totals.bytes_down
 
 
 @pytest.mark.parametrize("upload", [Upload(format="topk"), Upload(format="8-bit"), Upload(format="1-bit")])
 def test_bytes_are_those_of_the_encoding(upload):
     experiment = small(rounds=1, upload=upload, fleet=FleetSettings(clients=8, per_round=4, levels="a-d"))
-    made, servers, _ = played(experiment)
+    simulation, states, _ = rounds_of(experiment)
     sizes = []
 
-    class Counting(Worker):
-        def __call__(self, job):
-            answer = super().__call__(job)
-            sizes.extend(len(update.upload) for update in (answer if isinstance(answer, list) else [answer]))
+    class Counting(GroupWorker):
+        def __call__(self, envelope):
+            answer = super().__call__(envelope)
+            sizes.extend(len(update.message) for update in (answer if isinstance(answer, list) else [answer]))
             return answer
 
-    server, _ = run_round(made, servers[0], LocalEngine(lambda: Counting(made)))
-    assert server.counts["bytes_up"] == sum(sizes)
-    assert server.counts["bytes_up"] == servers[1].counts["bytes_up"]
-    about = [expected(made, made.submodel(ratio)) for ratio in (1.0, 0.125)]
+    engine = LocalEngine(lambda: Counting(simulation.setup, simulation.data))
+    state, _ = Simulator(simulation, engine).run_round(states[0])
+    assert state.totals.bytes_up == sum(sizes)
+    assert state.totals.bytes_up == states[1].totals.bytes_up
+    about = [expected_bytes(simulation.setup, simulation.setup.submodel_plan(ratio)) for ratio in (1.0, 0.125)]
     assert all(any(abs(size - guess) < 0.1 * guess + 60 for guess in about) for size in sizes)
 
 
@@ -70,7 +74,7 @@ def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
     experiment = small(method=method, rounds=4, checkpoint=3, upload=upload, evaluate=Evaluate(every=4, samples=50))
     run(experiment, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, out=tmp_path / "cut", watcher=Stop(jobs=10))
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(jobs=10)])
     resume(tmp_path / "cut")
     assert told(tmp_path / "cut") == told(tmp_path / "whole")
 
@@ -96,24 +100,27 @@ def test_what_was_left_out_is_sent_later():
 def test_masked_rows_that_a_client_does_not_hold_stay():
     upload = Upload(format="1-bit")  # which would move every value
     data = CLASSES
-    made, servers, _ = played(
+    simulation, states, _ = rounds_of(
         small(rounds=1, data=data, upload=upload, fleet=FleetSettings(clients=8, per_round=1, levels="a"))
     )
-    (client,) = made.fleet.sample(1)
-    held = made.partition.labels[client]
+    (client,) = simulation.fleet.sample(1)
+    held = simulation.partition.labels[client]
     absent = [label for label in range(10) if label not in held.tolist()]
     for name in ("head.weight", "head.bias"):
-        assert torch.equal(servers[0].state[name][absent], servers[1].state[name][absent])
-        assert not torch.equal(servers[0].state[name][held], servers[1].state[name][held])
+        assert torch.equal(states[0].model[name][absent], states[1].model[name][absent])
+        assert not torch.equal(states[0].model[name][held], states[1].model[name][held])
 
 
 def test_forged_bytes_are_refused():
-    made, servers, _ = played(small(rounds=1, upload=Upload(format="topk")))
-    sent = servers[0].slice(made, made.submodel(0.5))
-    data, _ = packed(made, {name: value + 1 for name, value in sent.items()}, sent, {}, 0)
-    assert unpacked(made, data, sent).keys() == sent.keys()
+    simulation, states, _ = rounds_of(small(rounds=1, upload=Upload(format="topk")))
+    setup, plan = simulation.setup, simulation.setup.submodel_plan(0.5)
+    sent = states[0].download(setup, plan)
+    trained = {name: value + 1 for name, value in sent.items()}
+    update = encode_update(setup, Update((), plan, None, trained, Progress()), sent, {}, 0)
+    assert update.state == {}
+    assert decode_update(setup, update, sent).state.keys() == sent.keys()
     with pytest.raises(NestlingError, match="checksum"):
-        unpacked(made, data[:-3] + b"abc", sent)
+        decode_update(setup, replace(update, message=update.message[:-3] + b"abc"), sent)
 
 
 def test_settings():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from harness import worker_of
 from quick import mostly_slow
 from run_cases import same_state, told
 from words_cases import MLM, NWP, OPTIONS, double, masked, small
@@ -11,11 +12,15 @@ from words_cases import MLM, NWP, OPTIONS, double, masked, small
 import nestling
 from nestling.data import Text, Vocabulary
 from nestling.data.lazy import Lazy
+from nestling.engines import LocalEngine
 from nestling.errors import ConfigError, DataError
+from nestling.experiment.callback import Callback
 from nestling.experiment.presets import find
-from nestling.experiment.setting import Overrides, setting
+from nestling.experiment.simulation import Overrides, simulate
+from nestling.experiment.simulator import Simulator
 from nestling.methods.fedavg import fedavg
 from nestling.methods.feddyn import with_feddyn
+from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 
 
@@ -35,10 +40,10 @@ def test_what_is_missing_or_wrong_of_a_text_is_named():
     rows = torch.zeros(5, 9, dtype=torch.long)
     words = Vocabulary(tuple("abc"))
     with pytest.raises(ConfigError, match="own holds nothing to test on"):
-        setting(Overrides(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
+        simulate(Overrides(small(), dataset=Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows))))
     short = Text("own", "next-word", words, 8, users=Lazy(1000, lambda _: rows), test=[rows, rows[:, :8]])
     with pytest.raises(DataError, match=r"the test part of own has sequences of shape \(5, 8\)"):
-        _ = setting(Overrides(small(), dataset=short)).data.test
+        _ = simulate(Overrides(small(), dataset=short)).data.test
 
 
 def test_masked_words_are_judged_by_perplexity():
@@ -73,16 +78,13 @@ def test_workers_and_resumption_change_no_byte(tmp_path):
     assert one[0] == two[0]
     assert one[2] == two[2]
 
-    class Stop:
-        def start(self, made, server): ...
-        def job(self): ...
-        def testing(self): ...
-        def round(self, told):
-            if told["round"] == 1:
+    class Stop(Callback):
+        def on_round(self, record, state):
+            if record["round"] == 1:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        nestling.run(experiment, out=tmp_path / "three", watcher=Stop())
+        nestling.run(experiment, out=tmp_path / "three", callbacks=[Stop()])
     nestling.resume(tmp_path / "three")
     assert told(tmp_path / "three")[0] == one[0]
     assert told(tmp_path / "three")[2] == one[2]
@@ -93,17 +95,17 @@ def test_rows_merge_from_those_who_hold_their_words_and_special_rows_from_everyo
     """P7 and P8: the mask, padding, beginning and end always merge; words that nobody wrote stay as they were."""
     experiment = (small if task == "next-word" else masked)(rounds=1, local=LocalTraining(lr=0.5, epochs=1, batch=4))
     result = nestling.run(experiment, model=double(name, task))
-    made = result.setting
-    before, after = made.model.state_dict(), result.state
-    drawn = made.sample(1)
-    held = torch.cat([made.partition.labels[client] for client in drawn]).unique().tolist()
+    simulation = result.simulation
+    before, after = simulation.setup.model.state_dict(), result.state
+    drawn = simulation.fleet.sample(1)
+    held = torch.cat([simulation.partition.labels[client] for client in drawn]).unique().tolist()
     assert len(held) < 200
-    for tensor, size in (("token.weight", 200 + made.dataset.special), ("head.weight", 200), ("head.bias", 200)):
+    for tensor, size in (("token.weight", 200 + simulation.dataset.special), ("head.weight", 200), ("head.bias", 200)):
         moved = {row for row in range(size) if not torch.equal(before[tensor][row], after[tensor][row])}
         assert moved <= set(held) | set(range(200, size)), "P8"
         assert {0, 1, 2} <= moved, "P7"
-    assert made.tokens == ("token.0",)
-    assert made.dataset.mask in (-1, 200)
+    assert simulation.setup.token_axes == ("token.0",)
+    assert simulation.dataset.mask in (-1, 200)
     assert 200 in {
         row
         for row in range(200, len(before["token.weight"]))
@@ -114,29 +116,24 @@ def test_rows_merge_from_those_who_hold_their_words_and_special_rows_from_everyo
 def test_rows_become_the_mean_over_those_who_hold_them():
     """P2: of a word that one client holds, its row; of a word that two hold, their mean, whoever else took part."""
     experiment = small(rounds=1, fleet=FleetSettings(clients=40, per_round=5, levels="a"))
-    made = setting(Overrides(experiment, model=double()))
-    from nestling.engines import LocalEngine  # noqa: PLC0415
-    from nestling.experiment.round import run_round  # noqa: PLC0415
-    from nestling.experiment.server import Server  # noqa: PLC0415
-    from nestling.experiment.worker import Worker  # noqa: PLC0415
-
-    worker, kept = Worker(made), {}
+    simulation = simulate(Overrides(experiment, model=double()))
+    worker, kept = worker_of(simulation), {}
 
     def work(job):
         reply = worker(job)
         for update in reply if isinstance(reply, list) else [reply]:
-            (client,) = update.clients  # who hold different words are not averaged before they are merged
-            kept[client] = update
+            (who,) = update.who  # who hold different words are not averaged before they are merged
+            kept[who.client] = update
         return reply
 
-    after, _ = run_round(made, Server.start(made, None), LocalEngine(lambda: work))
+    after, _ = Simulator(simulation, LocalEngine(lambda: work)).run_round(ServerState.start(simulation.setup))
     seen = set()
     for word in range(3, 200):
-        holders = [client for client in kept if word in made.partition.labels[client].tolist()]
+        holders = [client for client in kept if word in simulation.partition.labels[client].tolist()]
         if holders:
             seen.add(len(holders))
             mean = torch.stack([kept[client].state["head.weight"][word] for client in holders]).mean(0)
-            assert torch.allclose(after.state["head.weight"][word], mean, rtol=1e-12, atol=1e-14)
+            assert torch.allclose(after.model["head.weight"][word], mean, rtol=1e-12, atol=1e-14)
     assert {1, 2} <= seen
 
 
@@ -161,7 +158,7 @@ def test_a_larger_server_is_trained_by_clients_who_carry_a_part_of_it():
     fleet = FleetSettings(clients=1000, per_round=2, levels="c")
     experiment = small(method="fedrolex", rounds=16, fleet=fleet, evaluate=Evaluate(every=16, samples=8))
     result = nestling.run(experiment)
-    begin = result.setting.model.state_dict()
+    begin = result.simulation.setup.model.state_dict()
     counts = result.summary["coverage"]
     assert all(min(units) > 0 for units in counts.values())
     body = [name for name in begin if name.startswith("blocks")]
@@ -170,9 +167,9 @@ def test_a_larger_server_is_trained_by_clients_who_carry_a_part_of_it():
 
 def test_the_length_of_sequences_may_exceed_the_papers_positions():
     data = Data(name="words", partition="user", vocabulary=200, length=70)
-    made = setting(Overrides(small(data=data)))
-    assert made.model.position.weight.shape[0] == 70
-    assert setting(Overrides(small())).model.position.weight.shape[0] == 64, "as in the paper"
+    simulation = simulate(Overrides(small(data=data)))
+    assert simulation.setup.model.position.weight.shape[0] == 70
+    assert simulate(Overrides(small())).setup.model.position.weight.shape[0] == 64, "as in the paper"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +192,7 @@ def test_the_length_of_sequences_may_exceed_the_papers_positions():
 )
 def test_what_cannot_be_is_said_in_a_sentence(changes, words):
     with pytest.raises((ConfigError, DataError), match=words):
-        setting(Overrides(small(**changes)))
+        simulate(Overrides(small(**changes)))
 
 
 @pytest.mark.slow
@@ -203,7 +200,7 @@ def test_lstms_read_characters_too():
     model = Model(name="lstm", options={"widths": [8, 8]})
     data = Data(name="words", partition="user", vocabulary=200, length=8)
     result = nestling.run(small(model=model, data=data, rounds=1, evaluate=Evaluate(samples=10)))
-    assert result.setting.tokens == ("token.0",)
+    assert result.simulation.setup.token_axes == ("token.0",)
     assert same_state(result.state, nestling.run(small(model=model, data=data, rounds=1)).state)
 
 

@@ -11,7 +11,7 @@ taken in another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,18 +20,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from nestling.client.samples import GroupBatches
 from nestling.client.sgd import Optimizer
-from nestling.client.train import Progress, finite
+from nestling.client.train import finite
 from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
+from nestling.methods.messages import Progress
 from nestling.settings import LocalTraining
 
 _T = TypeVar("_T")
-
-# (which members, the indices of a batch of each, all of one length) → inputs and targets of all, one after another
-Batch = Callable[[Sequence[int], Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +84,16 @@ class Trained:
         return [found[member] for member in range(len(found))]
 
 
-def train_together(
-    grouped: Grouped, members: Sequence[Member], batch: Batch, how: LocalTraining, *, lr: float, proximal: float = 0.0
+def train_group(
+    grouped: Grouped,
+    members: Sequence[Member],
+    batch: GroupBatches,
+    training: LocalTraining,
+    *,
+    lr: float,
+    proximal: float = 0.0,
 ) -> Trained:
-    """Train all members of a cohort by cross-entropy.
+    """Train all members of a group by cross-entropy.
 
     Parameters
     ----------
@@ -98,11 +103,11 @@ def train_together(
         The clients.
     batch
         Gives the inputs and targets of some members' batches.
-    how, lr, proximal
-        As `nestling.client.train` takes them.
+    training, lr, proximal
+        The settings of local training, this round's learning rate, and FedProx's μ.
     """
     work = [
-        list(chain.from_iterable(batches(one.samples, how.batch, one.shuffle) for _ in range(how.epochs)))
+        list(chain.from_iterable(batches(one.samples, training.batch, one.shuffle) for _ in range(training.epochs)))
         for one in members
     ]
     # those with most steps in front: whoever is done is at the end, and the network gets narrower
@@ -112,8 +117,8 @@ def train_together(
     grouped.net.train()
     parameters = grouped.parameters()
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    optimizer = Optimizer(parameters, how, lr, buffers=grouped.momenta)
-    clip = partial(_clip, limit=how.clip) if how.clip else None
+    optimizer = Optimizer(parameters, training, lr, buffers=grouped.momenta)
+    clip = partial(_clip, limit=training.clip) if training.clip else None
     seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
     active = len(members)
     for step in range(len(work[0]) if work else 0):
@@ -138,17 +143,19 @@ def train_together(
     return Trained([Progress(int(count), loss, right) for count, loss, right in sums], grouped, order)
 
 
-def _ask(batch: Batch, order: Sequence[int], places: Sequence[int], chosen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _ask(
+    batch: GroupBatches, order: Sequence[int], places: Sequence[int], chosen: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """Ask for batches by places in the network, which are not those that the caller knows."""
     return batch([order[place] for place in places], chosen)
 
 
 def _losses(
-    grouped: Grouped, members: Sequence[Member], now: Sequence[Tensor], batch: Batch
+    grouped: Grouped, members: Sequence[Member], now: Sequence[Tensor], batch: GroupBatches
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of every member on its batch of this step, its targets, and its right answers: (members,) each.
 
-    A loss is the mean over all targets, as in `nestling.methods.parts.losses.entropy`; targets of −100 do not count.
+    A loss is the mean over all targets, as in `nestling.tasks.class_loss`; targets of −100 do not count.
     """
     by_size: dict[int, list[int]] = {}
     for place, chosen in enumerate(now):
@@ -171,7 +178,7 @@ def _losses(
 
 
 def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:
-    """Set the logits of classes that a client does not hold to zero, as `nestling.methods.parts.losses.masked` does."""
+    """Set the logits of classes that a client does not hold to zero, as `nestling.tasks.class_loss.masked` does."""
     if all(held is None for held in labels):
         return logits
     absent = torch.zeros(len(labels), logits.shape[-1], dtype=torch.bool)

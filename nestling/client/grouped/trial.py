@@ -12,35 +12,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
-from nestling.client.grouped.train_group import Member, train_together
+from nestling.client.grouped.train_group import Member, train_group
 from nestling.client.train import train
 from nestling.cut import Plan
 from nestling.draws import counted_draws, drawing
 from nestling.errors import first_line
 from nestling.kernels.grouped_layers import Grouped, Layout, obstacle
-from nestling.methods.context import ClientContext
+from nestling.methods.context import ClientContext, Setup
+from nestling.methods.method import Method
+from nestling.methods.part import PlanPart
 from nestling.settings import LocalTraining
+from nestling.tasks import Classification
 
 SAMPLES = 5  # that a trial needs
 _CLIENTS = ((0, 1, 2, 3, 4), (4, 3, 2, 1), (1, 3))  # batches of 2 and 3; 2 and 2; 2 alone
-_HOW = LocalTraining(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
+_TRAINING = LocalTraining(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
 _CLOSE = 1e-9  # an error in the sums of double precision is far below, one in the layout far above
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Trial:
     """What came of a trial: the layout that is right, or None and the reason."""
 
     layout: Layout | None
     reason: str = ""
 
 
-def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
+def can_group(model: nn.Module, inputs: Tensor, targets: Tensor) -> Trial:
     """Find the layout in which a model can be trained in cohorts.
 
     Parameters
@@ -52,12 +54,12 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
 
     Examples
     --------
-    >>> verdict(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3), torch.zeros(5).long())
-    Verdict(layout='batch', reason='')
+    >>> can_group(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3), torch.zeros(5).long())
+    Trial(layout='batch', reason='')
     """
     reason = obstacle(model)
     if reason:
-        return Verdict(None, reason)
+        return Trial(None, reason)
     twin = copy.deepcopy(model).double().train()
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     random = torch.Generator().manual_seed(0)
@@ -65,7 +67,7 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
     try:
         wanted = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
     except Exception as problem:  # it will come again, with more to say, when a client trains
-        return Verdict(None, f"it cannot be trained alone: {first_line(problem)}")
+        return Trial(None, f"it cannot be trained alone: {first_line(problem)}")
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in model.modules())
     layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
     for layout in layouts:
@@ -75,11 +77,11 @@ def verdict(model: nn.Module, inputs: Tensor, targets: Tensor) -> Verdict:
             reason = f"its forward cannot run for several clients: {first_line(problem)}"
             continue
         if drawn:  # where it happens to agree now, it will not when it matters, nor twice alike
-            return Verdict(None, "its forward draws random numbers that belong to no client")
+            return Trial(None, "its forward draws random numbers that belong to no client")
         if all(_close(one, other) for one, other in zip(found, wanted, strict=True)):
-            return Verdict(layout)
+            return Trial(layout)
         reason = "its forward mixes clients"
-    return Verdict(None, reason)
+    return Trial(None, reason)
 
 
 def _random(model: nn.Module, random: torch.Generator) -> dict[str, Tensor]:
@@ -96,14 +98,14 @@ def _alone(
     model: nn.Module, state: dict[str, Tensor], client: int, inputs: Tensor, targets: Tensor
 ) -> dict[str, Tensor]:
     model.load_state_dict(state)
-    context = ClientContext(model, AxisMap({}, {}, {}, {}), Plan(), 1.0, None, np.random.default_rng(0))
+    task, method = Classification(classes=0), Method("trial", PlanPart())
+    setup = Setup(model, AxisMap({}, {}, {}, {}), inputs[:2], task, method, _TRAINING)
     with drawing(torch.Generator().manual_seed(client)):
         train(
-            context,
+            ClientContext(setup, model, Plan()),
             torch.tensor(_CLIENTS[client]),
             lambda chosen: (inputs[chosen], targets[chosen]),
-            _HOW,
-            lr=_HOW.lr,
+            lr=_TRAINING.lr,
             generator=torch.Generator().manual_seed(client),
         )
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -126,7 +128,7 @@ def _together(
         joined = torch.cat(list(chosen))
         return inputs[joined], targets[joined]
 
-    return train_together(Grouped(model, len(states), layout), members, batch, _HOW, lr=_HOW.lr).states()
+    return train_group(Grouped(model, len(states), layout), members, batch, _TRAINING, lr=_TRAINING.lr).states()
 
 
 def _close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nestling.data.text.corpus import TextShares
+from nestling.data.text.corpus import Text, TextShares
 
 
 @dataclass(frozen=True, eq=False)
 class TextSamples:
-    """Some sequences of words: of all `sequences`, (N, width), those with some `numbers`, (samples,)."""
+    """Some sequences of words: of all `sequences`, (N, width), those with some `numbers`, (samples,).
+
+    `words` returns the words that occur in them; finding them takes long for some texts.
+    """
 
     sequences: Tensor
     numbers: Tensor
+    words: Callable[[], Tensor] | None = None
     augmented: bool = False
 
     @property
@@ -41,6 +46,10 @@ class TextSamples:
         """Return all sequences: which words of them are asked for is a matter of the task."""
         return self.sequences[self.numbers]
 
+    def held(self) -> Tensor:
+        """Return the words that occur, sorted."""
+        return self.targets().unique() if self.words is None else self.words()
+
 
 @dataclass(frozen=True, eq=False)
 class TextClients:
@@ -48,6 +57,8 @@ class TextClients:
 
     Attributes
     ----------
+    text
+        The text.
     shares
         The sequences of clients.
     held_out
@@ -55,12 +66,45 @@ class TextClients:
         a population may have a part in them.
     """
 
+    text: Text
     shares: TextShares
     held_out: Callable[[str], Tensor]
 
+    @property
+    def name(self) -> str:
+        """The name of the text."""
+        return self.text.name
+
+    @property
+    def classes(self) -> int:
+        """The number of words that are predicted."""
+        return self.text.classes
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """The size of the vocabulary, its special words, and the length of sequences."""
+        return {"vocabulary": self.text.classes, "special": self.text.special, "positions": self.text.length}
+
+    def example(self, samples: int) -> Tensor:
+        """Return an input of a model that holds nothing, (samples, length)."""
+        return self.text.example(samples)
+
+    def __len__(self) -> int:
+        return len(self.shares.train)
+
     def client(self, number: int) -> TextSamples:
         """Return the sequences that a client trains on."""
-        return TextSamples(self.shares.sequences[number], self.shares.train[number])
+        shares = self.shares
+        return TextSamples(shares.sequences[number], shares.train[number], lambda: shares.labels[number])
+
+    def size(self, number: int) -> int:
+        """Return the number of sequences that a client trains on."""
+        return len(self.shares.train[number])
+
+    def test_share(self, number: int) -> Tensor:
+        """Return no sequences: clients have no test share of a text."""
+        del number
+        return torch.empty(0, dtype=torch.long)
 
     @cached_property
     def test(self) -> TextSamples:

@@ -80,7 +80,7 @@ def about(name: str) -> dict[str, str | int]:
     """
     preset = _preset(name)
     experiment, data = preset.experiment, preset.experiment.data
-    sized = make(experiment.method, experiment.options).sized  # otherwise everybody trains the whole model
+    sized = make(experiment.method, experiment.options).plan.by_level  # otherwise everybody trains the whole model
     return {
         "name": name,
         "method": experiment.method,

@@ -35,7 +35,6 @@ What the paper leaves open, and how it is decided here
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -43,81 +42,128 @@ from torch import Tensor
 
 from nestling.cut import Plan, extract, submodel
 from nestling.cut.extract import cuts
-from nestling.data.batches import batches
-from nestling.errors import MethodError
-from nestling.methods.between import After, Between, State
-from nestling.methods.fedmorph.distill import Distillation, Distilled, distill, said, with_statistics
+from nestling.data.federated import ClientData
+from nestling.errors import ConfigError, MethodError
+from nestling.methods.context import AfterMerge, Merged, RoundContext, Setup, State
+from nestling.methods.fedmorph.distill import (
+    Distillation,
+    Distilled,
+    distill,
+    predictions,
+    public_batches,
+    with_statistics,
+)
 from nestling.methods.fedmorph.soft_masks import Masks, initial, kept, positions
-from nestling.methods.method import Method, Turn
+from nestling.methods.method import Method
+from nestling.methods.part import PlanPart
+from nestling.methods.parts.static_norms import StaticNorms
 
+# What the server keeps: mask variables, their momenta, the large network, expected masks, and λ.
 _MASK, _MOMENTUM, _SERVER, _EXPECTED, _PENALTY = "mask/", "momentum/", "server/", "expected/", "penalty"
 
 
 @dataclass(frozen=True)
-class Start:
-    """How masks begin: what the server remembers before the first round."""
+class Morph(PlanPart):
+    """Clients train the small network; every few rounds the server distils it into the large one and prunes anew.
+
+    Attributes
+    ----------
+    ratio, literal_start
+        The share of units that the first small network keeps, and whether masks start around `ratio` itself.
+    every
+        Rounds between morphs; 0 for none.
+    constraint
+        What λ is the price of: ``"parameters"`` or ``"macs"``.
+    distillation
+        How the large network learns.
+    """
 
     ratio: float
-    literal: bool
-    penalty: float
+    literal_start: bool
+    every: int
+    constraint: str
+    distillation: Distillation
 
-    def __call__(self, turn: Turn) -> dict[str, Tensor]:
+    @property
+    def extendable(self) -> bool:
+        """The last morph prunes nothing, so it depends on the number of rounds."""
+        return not self.every
+
+    def check(self, setup: Setup, public: ClientData | None) -> None:
+        """Raise where the server has no samples to distil on."""
+        if self.every and public is None:
+            raise ConfigError(
+                f"{setup.method.name} needs samples without labels at the server: set data.unlabelled=0.1, say"
+            )
+
+    def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
         """Draw the mask variables."""
-        stream = torch.Generator().manual_seed(turn.seed)
-        drawn = initial(turn.axes, self.ratio, stream, self.literal)
-        return _named(_MASK, drawn) | {_PENALTY: torch.tensor(self.penalty, dtype=torch.float64)}
+        drawn = initial(setup.axes, self.ratio, torch.Generator().manual_seed(seed), self.literal_start)
+        return _named(_MASK, drawn) | {_PENALTY: torch.tensor(self.distillation.penalty, dtype=torch.float64)}
 
+    def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
+        """Return the units whose masks are not below zero; of those, the best, as many as the level carries."""
+        key = "morph" if ratio == 1 else f"morph-{ratio!r}"
+        return kept(setup.axes, _part(_MASK, method_state), ratio, key)
 
-def best_units(turn: Turn) -> Plan:
-    """The units whose masks are not below zero; of those, the best, as many as the level carries."""
-    key = "morph" if turn.ratio == 1 else f"morph-{turn.ratio!r}"
-    return kept(turn.axes, _part(_MASK, turn.notes), turn.ratio, key)
+    def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
+        """Morph every `every` rounds (Algorithm 1); in other rounds, go on with the merged small network."""
+        if not self.every or round.number % self.every:
+            return AfterMerge(merged.model, dict(round.method_state))
+        setup, state, batch = round.setup, round.method_state, self.distillation.batch
 
+        # 1. The averaged small network, and its predictions on the public samples.
+        scores = _part(_MASK, state)
+        plan = kept(setup.axes, scores, key="averaged")
+        network = submodel(setup.model, setup.axes, plan)
+        network.load_state_dict(extract(setup.axes, plan, merged.model))
+        small = with_statistics(network, public_batches(round, batch))
+        network.load_state_dict(small)
+        targets = predictions(network, public_batches(round, batch))
 
-def morph(task: Between, every: int, how: Distillation, constraint: str) -> After:
-    """What the server does after a round: every `every` rounds, a morph."""
-    scores = _part(_MASK, task.notes)
-    plan = kept(task.axes, scores, key="averaged")
-    small = extract(task.axes, plan, task.state)
-    if not every or task.round % every:
-        return After(dict(task.state), dict(task.notes))
-    network = submodel(task.model, task.axes, plan)
-    network.load_state_dict(small)
-    small = with_statistics(network, _ready(task, how.batch))
-    network.load_state_dict(small)
-    targets = said(network, _ready(task, how.batch))
-    weights = _written_back(task, plan, small)
-    masks = _masks(task, constraint)
-    begun = Distilled(weights, scores, _part(_MOMENTUM, task.notes), float(task.notes[_PENALTY]))
-    found = distill(task, masks, targets, begun, how)
-    expected = {name: torch.sigmoid(value) for name, value in found.scores.items()}
-    large = submodel(task.model, task.axes, Plan())
-    large.load_state_dict(dict(found.weights) | masks.laid_on(found.weights, expected))
-    told = with_statistics(large, _ready(task, how.batch))
-    weights = {name: found.weights[name] if name in task.parameters else value for name, value in told.items()}
-    notes = _named(_SERVER, weights) | _named(_EXPECTED, expected)
-    notes[_PENALTY] = torch.tensor(found.penalty, dtype=torch.float64)
-    if task.round == task.rounds:
-        return After(dict(task.state), dict(task.notes) | notes, {"averaged": (plan, small)})
-    notes |= _named(_MASK, found.scores) | _named(_MOMENTUM, found.momenta)
-    fresh = kept(task.axes, found.scores, key="morphed")
-    network = submodel(task.model, task.axes, fresh)
-    network.load_state_dict(extract(task.axes, fresh, weights))
-    morphed = with_statistics(network, _ready(task, how.batch))
-    state = {name: value.clone() for name, value in weights.items()}
-    for name, cut in cuts(task.axes, fresh).items():
-        cut.put(state[name], morphed[name])
-    return After(state, notes, {"averaged": (plan, small), "morphed": (fresh, morphed)})
+        # 2. It is written back into the large network, which learns the predictions, together with the masks.
+        masks = self._masks(round)
+        begin = Distilled(
+            _written_back(round, merged, plan, small), scores, _part(_MOMENTUM, state), float(state[_PENALTY])
+        )
+        learned = distill(round, masks, targets, begin, self.distillation)
+        expected = {name: torch.sigmoid(value) for name, value in learned.scores.items()}
+        large = submodel(setup.model, setup.axes, Plan())
+        large.load_state_dict(dict(learned.weights) | masks.laid_on(learned.weights, expected))
+        measured = with_statistics(large, public_batches(round, batch))
+        weights = {
+            name: learned.weights[name] if name in setup.parameters else value for name, value in measured.items()
+        }
+        new_state = _named(_SERVER, weights) | _named(_EXPECTED, expected)
+        new_state[_PENALTY] = torch.tensor(learned.penalty, dtype=torch.float64)
+        if round.number == setup.rounds:
+            return AfterMerge(merged.model, dict(state) | new_state, {"averaged": (plan, small)})
 
+        # 3. A fresh small network is pruned by the learned masks.
+        new_state |= _named(_MASK, learned.scores) | _named(_MOMENTUM, learned.momenta)
+        fresh = kept(setup.axes, learned.scores, key="morphed")
+        network = submodel(setup.model, setup.axes, fresh)
+        network.load_state_dict(extract(setup.axes, fresh, weights))
+        morphed = with_statistics(network, public_batches(round, batch))
+        model = {name: value.clone() for name, value in weights.items()}
+        for name, cut in cuts(setup.axes, fresh).items():
+            cut.put(model[name], morphed[name])
+        return AfterMerge(model, new_state, {"averaged": (plan, small), "morphed": (fresh, morphed)})
 
-def large_network(turn: Turn) -> State | None:
-    """The large network as of the last morph, units weighted by how likely their masks were on; none before."""
-    weights = _part(_SERVER, turn.notes)
-    if not weights:
-        return None
-    laid = Masks(turn.axes, turn.parameters).laid_on(weights, _part(_EXPECTED, turn.notes))
-    laid |= {name: laid[first] for name, first in turn.axes.tied.items() if first in laid}
-    return weights | laid
+    def global_model(self, setup: Setup, method_state: State) -> State | None:
+        """Return the large network as of the last morph, units weighted by σ(v); None before the first morph."""
+        weights = _part(_SERVER, method_state)
+        if not weights:
+            return None
+        weighted = Masks(setup.axes, setup.parameters).laid_on(weights, _part(_EXPECTED, method_state))
+        weighted |= {name: weighted[first] for name, first in setup.axes.tied.items() if first in weighted}
+        return weights | weighted
+
+    def _masks(self, round: RoundContext) -> Masks:
+        uses = None
+        if self.constraint != "parameters":
+            uses = positions(round.setup.model, public_batches(round, 1, first=1)[0])
+        return Masks(round.setup.axes, round.setup.parameters, uses)
 
 
 def fedmorph(
@@ -156,8 +202,8 @@ def fedmorph(
     literal_start
         Start masks around `ratio` itself, as the text has it.
 
-    >>> fedmorph(ratio=0.1).unlabelled
-    True
+    >>> fedmorph(ratio=0.1).plan.ratio
+    0.1
     """
     if not 0 < ratio <= 1:
         raise MethodError(f"fedmorph's ratio must be above 0 and at most 1, not {ratio!r}")
@@ -171,40 +217,23 @@ def fedmorph(
             raise MethodError(f"fedmorph's {name} must be above 0, not {value!r}")
     if budget and not penalty:
         raise MethodError("fedmorph's budget is met by tuning its penalty, which must be above 0 to begin with")
-    how = Distillation(epochs, batch, distil_lr, mask_lr, temperature, gradient, noise, penalty, budget)
-    return Method(
-        "fedmorph",
-        plan=best_units,
-        deploy=best_units,
-        notes=Start(ratio, literal_start, penalty),
-        between=partial(morph, every=every, how=how, constraint=constraint),
-        endless=not every,
-        whole=large_network,
-        weighting="samples",
-        unlabelled=every > 0,
-    )
+    distillation = Distillation(epochs, batch, distil_lr, mask_lr, temperature, gradient, noise, penalty, budget)
+    morph = Morph(ratio, literal_start, every, constraint, distillation)
+    return Method("fedmorph", morph, StaticNorms(), weighting="samples")
 
 
-def _ready(task: Between, batch: int) -> list[Tensor]:
-    return [task.ready(task.inputs[part]) for part in batches(torch.arange(len(task.inputs)), batch)]
-
-
-def _written_back(task: Between, plan: Plan, small: State) -> dict[str, Tensor]:
-    """The large network with the averaged small one in its places (§5.1, Training Tricks)."""
-    weights = {name: value.clone() for name, value in (_part(_SERVER, task.notes) or task.state).items()}
-    for name, cut in cuts(task.axes, plan).items():
+def _written_back(round: RoundContext, merged: Merged, plan: Plan, small: State) -> dict[str, Tensor]:
+    """Return the large network with the averaged small one in its places (§5.1, Training Tricks)."""
+    large = _part(_SERVER, round.method_state) or merged.model
+    weights = {name: value.clone() for name, value in large.items()}
+    for name, cut in cuts(round.setup.axes, plan).items():
         cut.put(weights[name], small[name])
     return weights
-
-
-def _masks(task: Between, constraint: str) -> Masks:
-    often = None if constraint == "parameters" else positions(task.model, task.ready(task.inputs[:1]))
-    return Masks(task.axes, task.parameters, often)
 
 
 def _named(kind: str, tensors: State) -> dict[str, Tensor]:
     return {kind + name: value for name, value in tensors.items()}
 
 
-def _part(kind: str, notes: State) -> dict[str, Tensor]:
-    return {name.removeprefix(kind): value for name, value in notes.items() if name.startswith(kind)}
+def _part(kind: str, state: State) -> dict[str, Tensor]:
+    return {name.removeprefix(kind): value for name, value in state.items() if name.startswith(kind)}

@@ -17,7 +17,7 @@ from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
 from nestling.kernels.batch_norms import keep_frozen
 from nestling.kernels.seeded_dropout import find_draws, seed_dropout
-from nestling.methods.between import Between
+from nestling.methods.context import RoundContext
 from nestling.methods.fedmorph.soft_masks import Masks, logistic
 from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
 from nestling.safe_kernels import SafeKernels, guard
@@ -87,42 +87,44 @@ def divergence(logits: Tensor, targets: Tensor) -> Tensor:
     return (first + second).mean() / 2
 
 
-def soft(scores: Tensor, noise: Tensor | None, how: Distillation) -> Tensor:
+def soft(scores: Tensor, noise: Tensor | None, settings: Distillation) -> Tensor:
     """The masks of some units from their variables v, (units,)."""
     shifted = scores if noise is None else scores + noise
-    if how.gradient == "plain":
-        return torch.sigmoid(shifted / how.temperature)
+    if settings.gradient == "plain":
+        return torch.sigmoid(shifted / settings.temperature)
     smooth = torch.sigmoid(shifted)
     return (shifted >= 0).to(smooth.dtype) + smooth - smooth.detach()
 
 
-def distill(task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation) -> Distilled:
+def distill(round: RoundContext, masks: Masks, targets: Tensor, begun: Distilled, settings: Distillation) -> Distilled:
     """Teach the large network what the small one says, and the masks what is not needed for it.
 
     Parameters
     ----------
-    task
-        The model, its unlabelled samples, and how clients train.
+    round
+        The model, the server's samples, and how clients train.
     masks
         How masks are laid on weights.
     targets
-        What the small network says of every unlabelled sample: probabilities, (samples, classes).
+        The predictions of the small network for every public sample: probabilities, (samples, classes).
     begun
         The large network's state, mask variables, their momenta (none at first), and λ.
-    how
-        The settings.
+    settings
+        How the distillation learns.
     """
     try:
-        return _distill(task, masks, targets, begun, how, shared=False)
+        return _distill(round, masks, targets, begun, settings, shared=False)
     except DrawnInBackward:  # a forward pass that is run again there needs PyTorch's own generator
-        return _distill(task, masks, targets, begun, how, shared=True)
+        return _distill(round, masks, targets, begun, settings, shared=True)
 
 
 def _distill(
-    task: Between, masks: Masks, targets: Tensor, begun: Distilled, how: Distillation, *, shared: bool
+    round: RoundContext, masks: Masks, targets: Tensor, begun: Distilled, settings: Distillation, *, shared: bool
 ) -> Distilled:
-    model = deepcopy(task.model)
-    guard(model, task.ready(task.inputs[:1]))
+    public = round.public
+    assert public is not None
+    model = deepcopy(round.setup.model)
+    guard(model, public_batches(round, 1, first=1)[0])
     seed_dropout(model)
     model.load_state_dict(dict(begun.weights))
     model.train()
@@ -134,25 +136,26 @@ def _distill(
     }
     trained = [value for value in weights.values() if value.requires_grad]
     scores = {name: value.clone().requires_grad_() for name, value in begun.scores.items()}
-    lr, local = task.lr * how.lr, task.local
+    lr, local = round.lr * settings.lr, round.setup.training
     groups = [
         {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
-        {"params": list(scores.values()), "lr": lr * how.mask_lr, "weight_decay": 0.0},
+        {"params": list(scores.values()), "lr": lr * settings.mask_lr, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.SGD(groups, momentum=local.momentum)
     for name, value in begun.momenta.items():
         optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
-    stream = torch.Generator().manual_seed(task.seed)
-    penalty, goal = begun.penalty, how.budget * float(masks.size({}))
-    everything = find_draws(model, task.ready(task.inputs[:2])).training
-    with drawing(torch.Generator().manual_seed(task.seed), everything=everything, shared=shared):
-        for _ in range(how.epochs):
-            for chosen in batches(torch.arange(len(task.inputs)), how.batch, stream):
+    stream = torch.Generator().manual_seed(round.seed)
+    penalty, goal = begun.penalty, settings.budget * float(masks.size({}))
+    everything = find_draws(model, public_batches(round, 2, first=2)[0]).training
+    with drawing(torch.Generator().manual_seed(round.seed), everything=everything, shared=shared):
+        for _ in range(settings.epochs):
+            for chosen in batches(torch.arange(len(public)), settings.batch, stream):
                 drawn = {
-                    name: soft(value, logistic(len(value), stream) if how.noise else None, how)
+                    name: soft(value, logistic(len(value), stream) if settings.noise else None, settings)
                     for name, value in scores.items()
                 }
-                logits = functional_call(model, masks.laid_on(weights, drawn), (task.ready(task.inputs[chosen]),))
+                inputs = public.transform(public.batch(chosen)[0], None)
+                logits = functional_call(model, masks.laid_on(weights, drawn), (inputs,))
                 price = penalty if not goal else penalty * _pull(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + price * masks.size(drawn)
                 optimizer.zero_grad(set_to_none=True)
@@ -163,11 +166,11 @@ def _distill(
                 optimizer.step()
                 if goal:
                     far = abs(_pull(masks, scores, goal)) == 1
-                    penalty = max(how.penalty, penalty * (1 + _REACTION if far else 1 - _REACTION))
+                    penalty = max(settings.penalty, penalty * (1 + _REACTION if far else 1 - _REACTION))
     found = {name: value.detach() for name, value in weights.items()}
     if not all(bool(value.isfinite().all()) for value in (*found.values(), *scores.values())):
         raise TrainingError(
-            f"round {task.round}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
+            f"round {round.number}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
         )
     momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
     return Distilled(
@@ -185,18 +188,26 @@ def _pull(masks: Masks, scores: State, goal: float) -> float:
     return max(-1.0, min(1.0, (size / goal - 1) / _NEAR))
 
 
+def public_batches(round: RoundContext, size: int, first: int | None = None) -> list[Tensor]:
+    """Return the server's samples, or the `first` of them, in batches as a model reads them."""
+    public = round.public
+    assert public is not None  # the method refuses to start without any
+    count = len(public) if first is None else min(first, len(public))
+    return [public.transform(public.batch(part)[0], None) for part in batches(torch.arange(count), size)]
+
+
 @torch.no_grad()
-def said(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
-    """What a model in evaluation mode says of some batches: probabilities, (samples, classes)."""
+def predictions(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
+    """Return the predictions of a model in evaluation mode on some batches: probabilities, (samples, classes)."""
     model.eval()
     with SafeKernels():
         return torch.cat([F.softmax(model(part), -1) for part in parts])
 
 
 def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
-    """The state of a model with the statistics of its norms taken anew from some batches."""
+    """Return the state of a model with the statistics of its norms measured anew on some batches."""
     keep_frozen(model)
     state = model.state_dict()
     with SafeKernels():
-        told = mean_statistics([norm_sums(model, parts)])
-    return {name: told[name].to(value.dtype) if name in told else value for name, value in state.items()}
+        measured = mean_statistics([norm_sums(model, parts)])
+    return {name: measured[name].to(value.dtype) if name in measured else value for name, value in state.items()}

@@ -17,40 +17,42 @@ Departures
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from functools import partial
+from dataclasses import dataclass
 from typing import Literal
 
-from nestling.axes import AxisMap
 from nestling.cut import Plan
-from nestling.methods.method import Method, Turn, nothing
+from nestling.methods.context import Setup, State
+from nestling.methods.method import Method
 from nestling.methods.nefl.nefl_plans import initial_steps, nefl_plan
+from nestling.methods.part import PlanPart
+from nestling.methods.parts.per_submodel import NORMS, PerSubmodel, Untrained
+from nestling.methods.parts.static_norms import StaticNorms
 
-NORMS = "norms"  # in place of a pattern: every norm that has running statistics
 STEPS = "*.step"
 
 
-def submodel(turn: Turn, variant: str, table: str) -> Plan:
-    """The sub-model of a level: γ, the share of the parameters."""
-    return nefl_plan(turn.axes, turn.parameters, turn.ratio, variant, table)
+@dataclass(frozen=True)
+class NeflPlan(PlanPart):
+    """The sub-model with a share γ of the parameters: from the paper's tables, or built for any residual net."""
+
+    variant: str
+    table: str
+
+    def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
+        """Return the sub-model of a level."""
+        del method_state
+        return nefl_plan(setup.axes, setup.parameters, ratio, self.variant, self.table)
 
 
-def matching(axes: AxisMap, patterns: tuple[str, ...]) -> frozenset[str]:
-    """The state names that fit one of some shell patterns; ``"norms"`` stands for norms with running statistics."""
-    norms = {name.rpartition(".")[0] for name in axes.dims if name.endswith(".running_mean")}
-    return frozenset(
-        name
-        for name in axes.dims
-        if any(
-            name.rpartition(".")[0] in norms if pattern == NORMS else fnmatchcase(name, pattern) for pattern in patterns
-        )
-    )
+@dataclass(frozen=True)
+class NeflTensors(PerSubmodel):
+    """The norms and step sizes of every sub-model; steps start as the variant has them (A.3)."""
 
+    variant: str
 
-def first_steps(axes: AxisMap, plan: Plan, variant: str) -> Mapping[str, float]:
-    """The step sizes with which a sub-model begins."""
-    return initial_steps(axes, plan, variant)
+    def initial(self, setup: Setup, plan: Plan) -> dict[str, float]:
+        """Return the step sizes with which a sub-model starts."""
+        return initial_steps(setup.axes, plan, self.variant)
 
 
 def nefl(
@@ -78,13 +80,10 @@ def nefl(
     >>> nefl(variant="W").name
     'nefl'
     """
-    chosen = partial(submodel, variant=variant, table=table)
     return Method(
         "nefl",
-        plan=chosen,
-        deploy=chosen,
-        inconsistent=partial(matching, patterns=inconsistent) if inconsistent else nothing,
-        begin=partial(first_steps, variant=variant),
-        frozen=nothing if learn_steps else partial(matching, patterns=(STEPS,)),
-        static=NORMS not in inconsistent,
+        NeflPlan(variant, table),
+        NeflTensors(inconsistent, variant) if inconsistent else None,
+        None if learn_steps else Untrained((STEPS,)),
+        None if NORMS in inconsistent else StaticNorms(),
     )

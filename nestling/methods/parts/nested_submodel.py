@@ -14,27 +14,27 @@ from nestling.methods.context import ClientContext
 from nestling.methods.parts.static_norms import make_static
 
 
-def narrower(context: ClientContext, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
+def nested_submodel(client: ClientContext, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
     """Return the first units of a client's model as a module, and its weights cut from the client's.
 
     Run it with ``torch.func.functional_call(module, weights, inputs)``: gradients reach the client's own weights.
 
     Parameters
     ----------
-    context
+    client
         The client; its plan must keep the first units of every axis.
     width
         The share of the *whole* model to keep, at most the client's own.
     """
-    if any(len(runs) != 1 or runs[0][0] for runs in context.plan.runs.values()):
+    if any(len(runs) != 1 or runs[0][0] for runs in client.plan.runs.values()):
         raise PlanError("narrower models are cut from plans that keep the first units of every axis only")
-    whole = plan(context.axes, width)
-    if whole not in context.scratch:  # building a module takes longer than a step of a small model
-        axes = axes_of(context.axes, context.plan)
+    whole = plan(client.setup.axes, width)
+    if whole not in client.workspace:  # building a module takes longer than a step of a small model
+        axes = axes_of(client.setup.axes, client.plan)
         inside = Plan({name: whole.index(name) for name in whole.runs if name in axes.axes})  # dropped blocks have none
-        small = submodel(context.model, axes, inside)
+        small = submodel(client.model, axes, inside)
         make_static(small)
-        context.scratch[whole] = small, cuts(axes, inside)
-    small, how = context.scratch[whole]
-    tensors = chain(context.model.named_parameters(), context.model.named_buffers())
-    return small, {name: how[name].take(tensor) for name, tensor in tensors if name in how}
+        client.workspace[whole] = small, cuts(axes, inside)
+    small, slices = client.workspace[whole]
+    tensors = chain(client.model.named_parameters(), client.model.named_buffers())
+    return small, {name: slices[name].take(tensor) for name, tensor in tensors if name in slices}

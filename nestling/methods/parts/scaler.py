@@ -8,12 +8,29 @@ embedding ones; recurrent layers and `nn.MultiheadAttention`, which the paper do
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.axes.dims import leaves
+from nestling.methods.context import Setup
+from nestling.methods.part import Part
+
+
+@dataclass(frozen=True)
+class Scaler(Part):
+    """Divide the outputs of hidden layers by the ratio while training (HeteroFL, §3)."""
+
+    @property
+    def per_ratio(self) -> bool:
+        """Models of one shape divide by different ratios."""
+        return True
+
+    def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
+        """Make hidden layers divide their outputs."""
+        scale(model, setup.axes, ratio)
 
 
 def scaled_layers(model: nn.Module, axes: AxisMap) -> list[nn.Module]:

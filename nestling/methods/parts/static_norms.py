@@ -9,14 +9,31 @@ client tells does not depend on any other, and the server's average over all bat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from nestling.kernels.batch_norms import batch_norms
 from nestling.kernels.joined_norms import NormSums, may_join, runs_of_one_shape
+from nestling.methods.context import Owner, Setup
+from nestling.methods.frozen import STATISTICS
+from nestling.methods.part import Part
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+@dataclass(frozen=True)
+class StaticNorms(Part):
+    """Batch statistics in training; clients are asked for statistics before tests."""
+
+    def owners(self, setup: Setup) -> Mapping[str, Owner]:
+        """Claim the running statistics of all batch norms."""
+        names = (f"{name}.{buffer}".removeprefix(".") for name, _ in batch_norms(setup.model) for buffer in STATISTICS)
+        return dict.fromkeys(names, "statistics")
+
+    def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
+        """Keep the model from changing its running statistics."""
+        del setup, ratio
+        make_static(model)
 
 
 def make_static(model: nn.Module) -> None:

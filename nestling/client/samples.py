@@ -1,0 +1,112 @@
+"""Batches of clients' samples, as a model reads them.
+
+A batch is made in one order: the data gives it (CPU), the task prepares it (CPU), rows are renumbered where the client
+selected them, it moves to the device, and the data transforms it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from nestling.data.batches import batches
+from nestling.data.federated import ClientData, FederatedData
+from nestling.errors import TrainingError
+from nestling.methods.context import Setup
+from nestling.methods.rows import ranks
+from nestling.seeds import torch_stream
+from nestling.tasks.task import Batch
+
+_AT_ONCE = 2**22  # values of a client's inputs that are prepared at once: 16 MiB
+_GROUP_AT_ONCE = 2**24  # the same of clients that train together: 64 MiB
+
+# (which clients of a group, the indices of a batch of each) → inputs and targets of all, one after another
+GroupBatches = Callable[[Sequence[int], Sequence[Tensor]], Batch]
+
+
+class Samples:
+    """Makes the batches of clients.
+
+    Parameters
+    ----------
+    setup, data
+        The experiment, and everybody's samples.
+    device
+        Where batches go.
+    """
+
+    def __init__(self, setup: Setup, data: FederatedData, device: torch.device) -> None:
+        self._setup, self._data, self._device = setup, data, device
+
+    def of_client(
+        self, client: int, rows: Mapping[str, Tensor], random: torch.Generator
+    ) -> tuple[Tensor, Callable[[Tensor], Batch]]:
+        """Return the indices of a client's samples, and a function from some of them to a batch for training.
+
+        Where the client received only some `rows`, by axis, classes and words are given by their places among them.
+        """
+        data = self._data.client(client)
+        indices = torch.arange(len(data), device="cpu")
+        if not self._setup.accelerate or self._draws(data) or rows or data.values > _AT_ONCE:
+            return indices, partial(self._batch, data, rows, random)
+        # nothing is drawn: all samples once, as preparing a batch takes as long as a step of a small model
+        inputs, targets = self._batch(data, rows, random, indices)
+        return indices, lambda chosen: (inputs[chosen], targets[chosen])
+
+    def of_group(self, clients: Sequence[int], random: Sequence[torch.Generator]) -> tuple[list[Tensor], GroupBatches]:
+        """Return the indices of several clients' samples, and a function to their batches, each as it is alone."""
+        data = [self._data.client(client) for client in clients]
+        indices = [torch.arange(len(one), device="cpu") for one in data]
+        if any(map(self._draws, data)) or sum(one.values for one in data) > _GROUP_AT_ONCE:
+            return indices, partial(self._joined, data, random)
+        inputs, targets = self._joined(data, random, range(len(data)), indices)
+        first = [0, *accumulate(map(len, data))]
+
+        def batch(who: Sequence[int], chosen: Sequence[Tensor]) -> Batch:
+            places = torch.cat([part + first[k] for k, part in zip(who, chosen, strict=True)])
+            return inputs[places], targets[places]
+
+        return indices, batch
+
+    def for_statistics(self, client: int, size: int) -> Iterator[Tensor]:
+        """Yield the inputs of a client's samples in batches, for the statistics of norms."""
+        data, task = self._data.client(client), self._setup.task
+        random = torch_stream(self._setup.seed, "mask", "statistics", client)
+        for part in batches(torch.arange(len(data), device="cpu"), size):
+            inputs, _ = task.prepare(data.batch(part), random, training=True)
+            yield data.transform(inputs.to(self._device), None)
+
+    def for_test(self, part: str, start: int, stop: int, most: int) -> Iterator[Batch]:
+        """Yield samples `start` to `stop` of the test or validation set in batches of at most `most`."""
+        data, task = self._data.test if part == "test" else self._data.validation, self._setup.task
+        random = torch_stream(self._setup.seed, "mask", part, start)  # the same in every round
+        inputs, targets = task.prepare(data.batch(torch.arange(start, stop, device="cpu")), random, training=False)
+        size = task.test_batch(inputs, most)
+        for some, wanted in zip(inputs.split(size), targets.split(size), strict=True):
+            yield data.transform(some.to(self._device), None), wanted.to(self._device)
+
+    def _draws(self, data: ClientData) -> bool:
+        return data.augmented or self._setup.task.draws
+
+    def _batch(self, data: ClientData, rows: Mapping[str, Tensor], random: torch.Generator, chosen: Tensor) -> Batch:
+        inputs, targets = self._setup.task.prepare(data.batch(chosen), random, training=True)
+        for axis in self._setup.token_axes if rows else ():
+            inputs = ranks(rows[axis], inputs)
+        targets = ranks(rows[str(self._setup.output_axis)], targets) if rows else targets
+        return data.transform(inputs.to(self._device), random), targets.to(self._device)
+
+    def _joined(
+        self,
+        data: Sequence[ClientData],
+        random: Sequence[torch.Generator],
+        who: Sequence[int],
+        chosen: Sequence[Tensor],
+    ) -> Batch:
+        parts = [self._batch(data[k], {}, random[k], part) for k, part in zip(who, chosen, strict=True)]
+        if len({inputs.shape[1:] for inputs, _ in parts}) > 1:
+            raise TrainingError("clients of a group have sequences of different lengths")
+        return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])

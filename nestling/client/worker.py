@@ -1,0 +1,207 @@
+"""`Worker`: does the jobs of clients in one process or on one device, and keeps nothing between jobs but models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nestling.client.samples import Samples
+from nestling.client.sgd import half_of
+from nestling.client.submodels import Submodel, Submodels
+from nestling.client.train import train
+from nestling.client.transport import encode_update
+from nestling.cut import Plan
+from nestling.data.federated import FederatedData
+from nestling.draws import DrawnInBackward, drawing, process_is_ours
+from nestling.errors import DataError, TrainingError
+from nestling.events import report
+from nestling.methods.context import ClientContext, Setup
+from nestling.methods.messages import (
+    JobEnvelope,
+    NormStatisticsJob,
+    State,
+    TestClientModelJob,
+    TestJob,
+    TrainJob,
+    Update,
+)
+from nestling.methods.parts.static_norms import mean_statistics, norm_sums
+from nestling.seeds import derive, numpy_stream, torch_stream
+from nestling.settings.structs import Precision
+from nestling.tasks.task import Answer, OutputMask
+
+_SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # facts about a model, found while it trained
+_CPU = torch.device("cpu")
+
+
+class Worker:
+    """Does jobs, in whatever order they come: the result of one never depends on another.
+
+    Parameters
+    ----------
+    setup, data
+        The experiment, and the samples of the clients that the worker plays.
+    device, precision
+        Where models compute, and in which precision they train.
+    """
+
+    def __init__(
+        self, setup: Setup, data: FederatedData, device: torch.device = _CPU, precision: Precision = "full"
+    ) -> None:
+        self._setup, self._data, self._device = setup, data, device
+        self._half = half_of(device, precision)
+        self._submodels = Submodels(setup, device)
+        self._samples = Samples(setup, data, device)
+
+    def __call__(self, envelope: JobEnvelope) -> Any:
+        """Do a job and return its result: an `Update`, sums of norm statistics, or a task's answer."""
+        match envelope.job:
+            case TrainJob():
+                return self._train(envelope, envelope.job)
+            case NormStatisticsJob():
+                return self._norm_statistics(envelope.job, envelope.state)
+            case TestJob():
+                return self._test(envelope.job, envelope.state)
+            case TestClientModelJob():
+                return self._test_client_model(envelope.job, envelope.state | envelope.private)
+        raise TypeError(f"a worker cannot do {type(envelope.job).__name__}")
+
+    def _train(self, envelope: JobEnvelope, job: TrainJob) -> Update:
+        kept = self._submodels.get(job.plan, {}, job.who.level.ratio)
+        before = torch.default_generator.get_state()
+        try:
+            update = self._train_once(envelope, job)
+        except DrawnInBackward:
+            report(
+                "forward pass run again",
+                "the model runs a forward pass again in its backward pass (gradient checkpointing): it trains with "
+                "PyTorch's own generator, and code in other threads that draws from it changes the run's numbers",
+                logging.INFO,
+            )
+            kept.workspace[_SHARED_DRAWS] = True
+            return self._train_once(envelope, job)
+        quiet = kept.draws.training or process_is_ours() or _SHARED_DRAWS in kept.workspace
+        if quiet or _ALL_DRAWS in kept.workspace or torch.equal(before, torch.default_generator.get_state()):
+            return update
+        # this model drew after all, or somebody else did: only one of both would make the result wrong
+        kept.workspace[_ALL_DRAWS] = True
+        return self._train_once(envelope, job)
+
+    def _train_once(self, envelope: JobEnvelope, job: TrainJob) -> Update:
+        setup, seed, client = self._setup, self._setup.seed, job.who.client
+        kept = self._submodels.get(job.plan, envelope.state | envelope.private, job.who.level.ratio)
+        rows = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in setup.axes.frozen}  # that it received
+        mask = self._mask(client, selected=bool(rows))
+        context = ClientContext(
+            setup,
+            kept.model,
+            job.plan,
+            job.who.level.ratio,
+            job.round,
+            sent=envelope.state,
+            client_state=self._here(envelope.client_state),
+            mask=mask,
+            draw=numpy_stream(seed, "draw", job.round, client),
+            workspace=kept.workspace,
+        )
+        indices, batch = self._samples.of_client(client, rows, torch_stream(seed, "augment", job.round, client))
+        everything, shared = kept.draws.training or _ALL_DRAWS in kept.workspace, _SHARED_DRAWS in kept.workspace
+        with self._drawing("dropout", job.round, client, everything=everything, shared=shared):
+            try:
+                shuffle = torch_stream(seed, "batches", job.round, client)
+                progress = train(context, indices, batch, lr=job.lr, generator=shuffle, half=self._half)
+            except TrainingError as problem:
+                raise TrainingError(f"round {job.round}, client {client}: {problem}") from None
+            except ValueError as problem:
+                if "more than 1 value per channel" not in str(problem):
+                    raise
+                raise DataError(
+                    f"client {client} has a single sample, which is too few for a batch norm: "
+                    "set data.minimum=2, or a model.options.norm other than bn"
+                ) from None
+        state = {
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in kept.tensors.items()
+            if name not in setup.user_frozen
+        }
+        client_state = {name: tensor.cpu() for name, tensor in setup.method.finish(context).items()}
+        update = Update((job.who,), job.plan, self._merging(mask), state, progress, client_state)
+        return self._encoded(envelope, update)
+
+    def _mask(self, client: int, *, selected: bool) -> OutputMask | None:
+        """Return what a client's loss is about; where it selected rows, its model has no others."""
+        method = self._setup.method
+        if not method.overriding("output_mask"):
+            return None  # which classes a client holds may take long to find
+        held = self._data.client(client).held()
+        if selected:
+            return OutputMask(absent=self._setup.task.classes - len(held))
+        mask = method.output_mask(self._setup, held)
+        return mask if mask is None or mask.held is None else replace(mask, held=mask.held.to(self._device))
+
+    def _merging(self, mask: OutputMask | None) -> Plan | None:
+        """Return the rows of a client's slice that merge; None for all."""
+        return Plan(mask.rows) if mask is not None and mask.rows else None
+
+    def _encoded(self, envelope: JobEnvelope, update: Update) -> Update:
+        """Return an update as it travels."""
+        setup = self._setup
+        if setup.upload.format == "dense":
+            return update
+        assert isinstance(envelope.job, TrainJob)
+        seed = derive(setup.seed, "upload", envelope.job.round, envelope.job.who.client)
+        return encode_update(setup, update, envelope.state, envelope.client_state, seed)
+
+    def _norm_statistics(self, job: NormStatisticsJob, state: State) -> tuple[State, int]:
+        kept = self._submodels.get(job.plan, state)
+        with self._drawing("testing", *job.clients, everything=kept.draws.testing):
+            return self._statistics(kept.model, job.clients, job.batch)
+
+    @torch.no_grad()
+    def _test(self, job: TestJob, state: State) -> Answer:
+        kept = self._submodels.get(job.plan, state)
+        with self._drawing("testing", job.part, job.start, everything=kept.draws.testing):
+            return self._answer(kept, job.part, job.start, job.stop, job.batch)
+
+    @torch.no_grad()
+    def _test_client_model(self, job: TestClientModelJob, state: State) -> Answer:
+        kept = self._submodels.get(job.plan, state)
+        with self._drawing("testing", job.who.client, everything=kept.draws.testing):
+            if self._setup.norm_statistics:
+                measured = mean_statistics([self._statistics(kept.model, [job.who.client], job.norm_batch)])
+                state = {name: measured.get(name, tensor).to(tensor.dtype) for name, tensor in state.items()}
+                kept = self._submodels.get(job.plan, state)
+            return self._answer(kept, "test", 0, len(self._data.test), job.batch)
+
+    def _answer(self, kept: Submodel, part: str, start: int, stop: int, most: int) -> Answer:
+        """Return what the task keeps of a model's output on some test samples."""
+        task, method = self._setup.task, self._setup.method
+        model = kept.model.eval()
+        answers = []
+        for inputs, targets in self._samples.for_test(part, start, stop, most):
+            answers.append(task.answer(method.predict(model(inputs)), inputs, targets))
+        return task.join(answers)
+
+    def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:
+        parts = chain.from_iterable(self._samples.for_statistics(client, batch) for client in clients)
+        return norm_sums(model, parts, join=self._setup.accelerate)
+
+    @contextmanager
+    def _drawing(self, *name: str | int, everything: bool, shared: bool = False) -> Iterator[None]:
+        """Let layers that draw random numbers by themselves, such as dropout, draw from the stream called `name`."""
+        stream = torch_stream(self._setup.seed, *name)
+        device_seed = getattr(getattr(torch, self._device.type, None), "manual_seed", None)
+        if self._device.type != "cpu" and device_seed is not None:
+            device_seed(stream.initial_seed())
+        with drawing(stream, everything=everything, shared=shared):
+            yield
+
+    def _here(self, state: State) -> dict[str, Tensor]:
+        return {name: tensor.to(self._device) for name, tensor in state.items()}

@@ -1,0 +1,174 @@
+"""`SimulatedClients`: clients that are played by the workers of an engine.
+
+Replies come as they come and are handed on in the order of the jobs, so the same seed gives the same numbers on every
+engine. A slice is cut when the first job that needs it is handed out, and freed after the last.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from nestling.client.grouped.group_jobs import Grouping
+from nestling.client.transport import decode_update
+from nestling.cut import Plan
+from nestling.data import Lazy
+from nestling.engines import Engine, Failure
+from nestling.engines.attempt import out_of_memory
+from nestling.errors import NestlingError, RunFailed
+from nestling.experiment.simulation import Simulation
+from nestling.methods.context import State
+from nestling.methods.messages import (
+    GroupJob,
+    Job,
+    JobEnvelope,
+    NormStatisticsJob,
+    TestClientModelJob,
+    TestJob,
+    TrainJob,
+    Update,
+)
+from nestling.server.state import ServerState
+
+
+class SimulatedClients:
+    """All clients of a simulation: a `ClientPool`.
+
+    Parameters
+    ----------
+    simulation
+        The experiment.
+    engine
+        Where clients train.
+    tick
+        Called once for every client whose update arrives.
+    """
+
+    def __init__(self, simulation: Simulation, engine: Engine, tick: Callable[[], None] | None = None) -> None:
+        self._setup, self._costs, self._data = simulation.setup, simulation.costs, simulation.data
+        self._engine, self._tick = engine, tick
+        settings = simulation.settings
+        self._grouping = Grouping(self._setup, self._data, self._costs.cost, settings.cohort, settings.device)
+
+    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
+        """Train clients and yield their updates in one order, whichever is done first."""
+        groups = self._grouping.divide(jobs)
+        slices = _Slices(self._engine, partial(before.download, self._setup), (job.plan for job in jobs))
+
+        def envelope(job: TrainJob) -> JobEnvelope:
+            if not self._setup.clients_keep:
+                return JobEnvelope(job, slices.get(job.plan))
+            private, kept = before.clients.get(self._setup, job.who.client, job.plan, before.model)
+            return JobEnvelope(job, slices.get(job.plan), private, kept)
+
+        def message(place: int) -> JobEnvelope | GroupJob:
+            envelopes = tuple(map(envelope, groups[place].jobs))
+            return envelopes[0] if len(envelopes) == 1 else GroupJob(envelopes, groups[place].layout)
+
+        for reply in replies(self._engine, Lazy(len(groups), message, keep=0), tick=self._tick):
+            updates = reply if isinstance(reply, list) else [reply]
+            if self._tick is not None:
+                for _ in range(sum(len(update.who) for update in updates) - 1):  # one was counted as the reply came
+                    self._tick()
+            for update in updates:
+                if update.message is None:
+                    yield update
+                else:
+                    yield decode_update(self._setup, update, before.download(self._setup, update.plan))
+                slices.done(update.plan, len(update.who))
+
+    def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
+        """Return the results of all jobs, in order; the largest are done first."""
+        slices = _Slices(self._engine, download, (job.plan for job in jobs))
+
+        def envelope(place: int) -> JobEnvelope:
+            job = jobs[place]
+            if not isinstance(job, TestClientModelJob):
+                return JobEnvelope(job, slices.get(job.plan))
+            private, _ = state.clients.get(self._setup, job.who.client, job.plan, state.model)
+            return JobEnvelope(job, slices.get(job.plan), private)
+
+        sizes = [self._costs.cost(job.plan).macs * self._samples(job) for job in jobs]
+        return list(replies(self._engine, Lazy(len(jobs), envelope, keep=0), sizes))
+
+    def _samples(self, job: Job) -> float:
+        """Return the number of samples that a job runs through a model."""
+        match job:
+            case NormStatisticsJob():
+                return float(sum(self._data.size(client) for client in job.clients))
+            case TestJob():
+                return job.stop - job.start
+        return len(self._data.test)
+
+
+class _Slices:
+    """Sub-models in the memory of an engine, each of them once, whoever is given it.
+
+    Parameters
+    ----------
+    engine
+        Where the jobs are done.
+    cut
+        Cuts the sub-model of a plan.
+    plans
+        The plans of all jobs together: a plan as often as there are jobs with it.
+    """
+
+    def __init__(self, engine: Engine, cut: Callable[[Plan], State], plans: Iterable[Plan]) -> None:
+        self._engine, self._cut = engine, cut
+        self._left = Counter(plans)
+        self._held: dict[Plan, Any] = {}
+
+    def get(self, plan: Plan) -> Any:
+        """Return what a job carries in place of the sub-model."""
+        if plan not in self._held:
+            self._held[plan] = self._engine.share(self._cut(plan))
+        return self._held[plan]
+
+    def done(self, plan: Plan, clients: int = 1) -> None:
+        """Free the sub-model once all clients with this plan are done; so many more are now."""
+        self._left[plan] -= clients
+        if self._left[plan] <= 0:
+            self._held.pop(plan, None)
+
+
+def replies(
+    engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None, tick: Callable[[], None] | None = None
+) -> Iterator[Any]:
+    """Yield the results of jobs in the order in which they were given, whichever is done first.
+
+    Every job is answered: one whose worker is lost is done by another. An error stops the run, because it would come
+    again.
+
+    >>> from nestling.engines import LocalEngine
+    >>> list(replies(LocalEngine(lambda: abs), [-1, 2]))
+    [1, 2]
+    """
+    early: dict[int, Any] = {}
+    following = 0
+    for result in engine.work(jobs, sizes):
+        if isinstance(result, Failure):
+            raise _error(result)
+        if tick is not None:
+            tick()
+        early[result.index] = result.value
+        while following in early:
+            yield early.pop(following)
+            following += 1
+
+
+def _error(failure: Failure) -> NestlingError:
+    """Return the error of a job as one that people can act on."""
+    if isinstance(failure.error, NestlingError):
+        return failure.error
+    reason = textwrap.shorten(failure.reason, 300, placeholder=" …")
+    problem = RunFailed(
+        f"there is not enough memory ({reason}): use fewer workers, a smaller local.batch, or cohort=off"
+        if out_of_memory(failure.error)
+        else f"a client's work failed: {reason}"
+    )
+    problem.__cause__ = failure.error
+    return problem

@@ -1,0 +1,39 @@
+"""How the workers of an engine are built, in the process where they will work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from nestling.client.grouped.group_worker import GroupWorker
+from nestling.data.federated import FederatedData
+from nestling.engines.packing import travels
+from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.kernels.device import find_device
+from nestling.methods import Setup
+from nestling.settings import Experiment
+
+
+def worker_factory(overrides: Overrides, simulation: Simulation) -> Callable[[], GroupWorker]:
+    """Return a function that builds a worker in any process.
+
+    The worker gets what this process has built; models that cannot be sent are built again in the worker's process.
+    """
+    settings, setup = simulation.settings, simulation.setup
+    if (settings.engine == "local" and settings.workers == 1) or travels(setup.model):
+        return partial(_worker, settings, setup, simulation.data)
+    return partial(_rebuilt, replace(overrides, dataset=simulation.dataset, partition=simulation.partition))
+
+
+def _worker(settings: Experiment, setup: Setup, data: FederatedData) -> GroupWorker:
+    torch.set_num_threads(settings.threads)
+    return GroupWorker(setup, data, find_device(settings.device), settings.precision)
+
+
+def _rebuilt(overrides: Overrides) -> GroupWorker:
+    torch.set_num_threads(overrides.experiment.threads)
+    simulation = simulate(overrides)
+    return _worker(simulation.settings, simulation.setup, simulation.data)

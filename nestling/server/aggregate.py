@@ -1,0 +1,70 @@
+"""`Merge`: the updates of a round, merged coordinate by coordinate into one model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nestling.cut import Tally
+from nestling.cut.means import RunningMean
+from nestling.methods.context import Setup
+from nestling.methods.messages import Update
+from nestling.server.state import ServerState
+
+
+class Merge:
+    """Merges the updates of one round after another, in the same memory.
+
+    A coordinate becomes the mean of the clients that held it; what nobody held keeps its value. Tensors that every
+    sub-model has for itself are averaged among the clients that trained it (NeFL, Algorithm 2).
+
+    Parameters
+    ----------
+    setup
+        The experiment.
+    state
+        The state before some round: what is merged has its shapes.
+    """
+
+    def __init__(self, setup: Setup, state: ServerState) -> None:
+        self._setup, self._before = setup, state
+        self._tally = Tally(setup.cut_axes, state.model, setup.user_frozen)
+        self._submodels: dict[str, RunningMean] = {}
+
+    @property
+    def clients(self) -> int:
+        """The number of clients whose updates were merged in this round."""
+        return self._tally.clients
+
+    def restart(self, before: ServerState) -> None:
+        """Begin a round after some state."""
+        self._before, self._submodels = before, {}
+        self._tally.restart(before.model)
+
+    @torch.no_grad()
+    def add(self, update: Update, weight: float) -> None:
+        """Merge an update; tensors that a client keeps to itself change nothing."""
+        setup, state = self._setup, update.state
+        own = {name: state[name] for name in sorted(setup.per_submodel & state.keys())}
+        if own:
+            if update.plan.key not in self._submodels:
+                self._submodels[update.plan.key] = RunningMean(own)
+            self._submodels[update.plan.key].add(own, weight)
+        private = setup.private & state.keys()
+        if private:
+            sent = self._before.download(setup, update.plan)
+            state = state | {name: sent[name] for name in private}
+        trusted = update.message is None  # then our own worker has looked for values that are not finite
+        self._tally.add(state, update.plan, weight, update.rows, clients=len(update.who), trusted=trusted)
+
+    def value(self) -> dict[str, Tensor]:
+        """Return the merged model; tensors that sub-models have for themselves stay as they were in it."""
+        return self._tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
+
+    def gathered(self, name: str) -> Tensor:
+        """Return the weight that each coordinate of a tensor gathered, in its shape; 0 where nobody held it."""
+        return self._tally.weights(name)
+
+    def submodels(self) -> dict[str, dict[str, Tensor]]:
+        """Return what every sub-model that was trained has for itself now: key of its plan → name → tensor."""
+        return {key: mean.value() for key, mean in self._submodels.items()}

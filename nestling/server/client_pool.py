@@ -1,0 +1,21 @@
+"""`ClientPool`: how a server reaches its clients, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from nestling.cut import Plan
+from nestling.methods.context import State
+from nestling.methods.messages import Job, TrainJob, Update
+from nestling.server.state import ServerState
+
+
+class ClientPool(Protocol):
+    """Clients of a simulation, or real devices."""
+
+    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
+        """Train clients, each on its slice of the state before the round; yield their updates, decoded."""
+
+    def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
+        """Return the results of all jobs, in order; `download` returns the sub-model of a plan."""

@@ -1,0 +1,160 @@
+"""`CostMeter`: what plans cost, what travels, and how long rounds take on simulated devices."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import astuple
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nestling.client.transport import expected_bytes
+from nestling.cut import Cost, Plan, cost
+from nestling.cut.extract import cuts
+from nestling.events import report
+from nestling.fleet import TRAINING, Population, round_clock, time_of
+from nestling.methods.context import Participant, Setup
+from nestling.methods.frozen import frozen_slice
+from nestling.methods.messages import TrainJob, Update
+from nestling.server.state import Totals
+
+
+class CostMeter:
+    """Measures and adds up costs; what was measured of a plan is kept.
+
+    Parameters
+    ----------
+    setup
+        The experiment.
+    devices
+        The devices of the clients, where rounds are timed.
+    deadline
+        Seconds of a round on the simulated clock after which clients are dropped; 0 for none.
+    """
+
+    def __init__(self, setup: Setup, devices: Population | None = None, deadline: float = 0.0) -> None:
+        self._setup, self._devices, self._deadline = setup, devices, deadline
+        self._costs: dict[object, Cost] = {}
+        self._frozen: dict[Plan, tuple[str, int]] = {}
+
+    def cost(self, plan: Plan) -> Cost:
+        """Return what the sub-model of a plan costs at the batch of local training."""
+        setup = self._setup
+        rows = [name for name in plan.runs if name in setup.axes.frozen]
+        if rows:
+            return self._cost_of_rows(plan, rows)
+        sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items()), plan.blocks
+        if sizes not in self._costs:
+            batch = setup.training.batch
+            self._costs[sizes] = cost(setup.model, setup.axes, plan, setup.example[:1], batch=batch)
+        return self._costs[sizes]
+
+    def _cost_of_rows(self, plan: Plan, rows: Sequence[str]) -> Cost:
+        """Return what a sub-model with fewer rows costs.
+
+        All of it grows evenly with the number of classes or words, which differs from client to client: so it is
+        measured once with a single one (and special words), and the rest follows from the whole.
+        """
+        setup = self._setup
+        sizes = {name: setup.axes.table[name].size for name in rows}
+        classes = setup.task.classes
+        others = {name: plan.index(name) for name in plan.runs if name not in rows}
+        key = Plan(others, plan.blocks), tuple(rows)
+        if key not in self._costs:
+            one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
+            single = Plan(others | one, plan.blocks)
+            self._costs[key] = cost(setup.model, setup.cut_axes, single, setup.example[:1], batch=setup.training.batch)
+        more, most = len(plan.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
+        pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)
+        return Cost(*(low + (high - low) * more // most for low, high in pairs))
+
+    def macs(self, plan: Plan, samples: int) -> int:
+        """Return the multiply-accumulates of a client's training in a round: forward, and twice as many backward."""
+        training = self._setup.training
+        return self.cost(plan).macs // training.batch * TRAINING * training.epochs * samples
+
+    def bytes_down(self, plan: Plan) -> int:
+        """Return the bytes of a slice that travel to a client: those of all tensors that are shared and trained."""
+        slices = cuts(self._setup.cut_axes, plan)
+        stay = sum(math.prod(slices[name].shape) * size for name, size in self._stay.items() if name in slices)
+        return self.cost(plan).bytes - stay
+
+    def bytes_up(self, plan: Plan) -> int:
+        """Return the bytes that will travel back, as far as that is known before there is an update."""
+        dense = self._setup.upload.format == "dense"
+        return self.bytes_down(plan) if dense else expected_bytes(self._setup, plan)
+
+    def in_time(self, jobs: Sequence[TrainJob], totals: Totals) -> tuple[list[TrainJob], float]:
+        """Return the jobs that are done before the deadline, and how long the round takes on their devices."""
+        if self._devices is None:
+            return list(jobs), 0.0
+        timings = {}
+        for job in jobs:
+            device, client = self._devices.device_of(job.who.client), job.who.client
+            received = self.bytes_down(job.plan) + self._setup_bytes(totals, client, job.plan)
+            macs = self.macs(job.plan, job.who.samples)
+            timings[client] = time_of(device, received, self.bytes_up(job.plan), macs)
+        clock = round_clock(timings, self._deadline or None)
+        finished = {client: place for place, client in enumerate(clock.finished)}
+        late = sorted(timings.keys() - finished.keys())
+        if late:
+            named = ", ".join(map(str, late[:10])) + (", …" if len(late) > 10 else "")
+            report(
+                "client dropped",
+                f"{len(late)} of {len(jobs)} clients missed the deadline of {self._deadline:g} s ({named})",
+                logging.INFO,
+                count=len(late),
+            )
+        kept = [job for job in jobs if job.who.client in finished]
+        return sorted(kept, key=lambda job: finished[job.who.client]), clock.seconds
+
+    def add(self, totals: Totals, update: Update) -> None:
+        """Add the costs of an update to what was spent so far."""
+        for who in update.who:
+            self._hand_out(totals, who, update.plan)
+            totals.client_macs += self.macs(update.plan, who.samples)
+        travelled = len(update.who) * self.bytes_down(update.plan)
+        totals.bytes_down += travelled
+        totals.bytes_up += travelled if update.message is None else len(update.message)
+        totals.cover(update.plan, len(update.who))
+
+    def recorded(self, totals: Totals) -> dict[str, Any]:
+        """Return what was spent so far, as it is recorded; simulated time only where there are devices."""
+        seconds = totals.simulated_seconds if self._devices else None
+        return {**totals.counts(), "simulated_seconds": seconds}
+
+    def _setup_bytes(self, totals: Totals, client: int, plan: Plan) -> int:
+        """Return the bytes of frozen tensors that a client has yet to receive before it can train a slice."""
+        key, size = self._frozen_slice(plan)
+        return 0 if key in totals.handed_out.get(client, ()) else size
+
+    def _hand_out(self, totals: Totals, who: Participant, plan: Plan) -> None:
+        """Count the frozen tensors that a client receives with a slice, if it has not got them yet."""
+        size = self._setup_bytes(totals, who.client, plan)
+        if size:
+            totals.bytes_setup += size
+            before = totals.handed_out.get(who.client, frozenset())
+            totals.handed_out[who.client] = before | {self._frozen_slice(plan)[0]}
+
+    def _frozen_slice(self, plan: Plan) -> tuple[str, int]:
+        """Return a key of the frozen tensors that a client must have for a plan, and their bytes."""
+        setup = self._setup
+        if not setup.user_frozen:
+            return "", 0
+        if plan not in self._frozen:
+            sizes = {name: tensor.itemsize for name, tensor in self._state.items() if name in setup.user_frozen}
+            self._frozen[plan] = frozen_slice(setup.cut_axes, plan, sizes)
+        return self._frozen[plan]
+
+    @cached_property
+    def _state(self) -> dict[str, torch.Tensor]:
+        return self._setup.model.state_dict()
+
+    @cached_property
+    def _stay(self) -> dict[str, int]:
+        """The bytes of one value of every tensor that does not travel."""
+        names = self._setup.stay - self._setup.axes.tied.keys()
+        return {name: tensor.itemsize for name, tensor in self._state.items() if name in names}
