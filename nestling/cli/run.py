@@ -14,7 +14,7 @@ from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nestling.experiment import Result
 
@@ -129,6 +129,8 @@ def show(result: Result, place: Path, as_json: bool) -> None:
         print_json({**summary, "directory": str(place)})
         return
     final, best = summary["final"], summary["best"]
+    accuracy = "global_accuracy" in final  # runs of version 0.1 name no metrics
+    metrics = summary.get("metrics") or [{"name": "accuracy" if accuracy else "perplexity", "percent": accuracy}]
     rows = []
     for name, level in summary["levels"].items():
         rows.append(
@@ -136,8 +138,8 @@ def show(result: Result, place: Path, as_json: bool) -> None:
                 name,
                 f"{level['parameters']:,}",
                 amount(level["macs"]),
-                measured(final["submodels"].get(name, {})),
-                measured(best["submodels"].get(name, {})),
+                measured(final["submodels"].get(name, {}), metrics),
+                measured(best["submodels"].get(name, {}), metrics),
             ]
         )
     print_table(
@@ -155,24 +157,26 @@ def show(result: Result, place: Path, as_json: bool) -> None:
     if summary["bytes_setup"]:
         spent += f" and {amount(summary['bytes_setup'], BYTES)} of frozen weights handed out"
     out().print(
-        f"global {measured(final)}{local}; {spent} sent, "
+        f"global {measured(final, metrics)}{local}; {spent} sent, "
         f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
     out().print(f"written to {place}", soft_wrap=True)
 
 
-def measured(figures: Mapping[str, Any]) -> str:
-    """Return the figure that a model is judged by, for people: its accuracy, or its perplexity without one.
+def measured(figures: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first of a run's metrics, for people.
 
-    >>> measured({"accuracy": 0.5}), measured({"perplexity": 35.1234, "loss": 3.5})
-    ('50.0%', 'perplexity 35.12')
+    >>> measured({"accuracy": 0.5}, [{"name": "accuracy", "percent": True}])
+    '50.0%'
+    >>> measured({"perplexity": 35.1234, "loss": 3.5}, [{"name": "perplexity", "percent": False}])
+    'perplexity 35.12'
     """
-    for name in ("global_accuracy", "accuracy"):
-        if name in figures:
-            return share(figures[name])
-    value = figures.get("perplexity")
-    return "–" if value is None else f"perplexity {value:.4g}"
+    name = metrics[0]["name"]
+    value = figures.get(f"global_{name}", figures.get(name))
+    if value is None:
+        return "–"
+    return share(value) if metrics[0]["percent"] else f"{name} {value:.4g}"
 
 
 def share(value: float | None) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ def summary(
         "coverage": {name: counts.tolist() for name, counts in state.totals.coverage.items()},
         "local": dict(local),
         "panels": panels(simulation, state),
+        "metrics": [asdict(metric) for metric in setup.task.metrics],
     }
 
 

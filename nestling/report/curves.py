@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nestling.amounts import BYTES, COUNTS, unit
-from nestling.report.measures import TITLES, direction, leading, title
+from nestling.report.measures import TITLES, direction, is_share, leading, title
 from nestling.report.panels import Figure, figure, label, line, mark, panel, tint
 from nestling.report.read import Round, Run
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments, statistic
@@ -27,11 +27,17 @@ def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
         for entry in run.history:
             for name, value in (entry.measured.values if entry.measured else {}).items():
                 seen.setdefault(name, []).append(value)
-    lead = leading(seen)
+    metrics = next((run.metrics for run in runs if run.metrics), ())
+    lead = leading(seen, metrics)
     order = dict.fromkeys([*([lead] if lead else ()), *(name for name in TITLES if name in seen), *seen])
-    ways = {name: direction(name, max(seen[name])) for name in order}
-    less = {name: " (lower is better)" if "perplexity" in name else "" for name in order}
-    return {name: {"title": title(name) + less[name], "share": ways[name] == 1} for name in order}
+    less = {name for name in order if "loss" not in name and direction(name, max(seen[name]), metrics) == -1}
+    return {
+        name: {
+            "title": title(name) + (" (lower is better)" if name in less else ""),
+            "share": is_share(name, max(seen[name]), metrics),
+        }
+        for name in order
+    }
 
 
 def points(experiment: Experiment, name: str, along: Callable[[Round], float | None]) -> list[Point]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nestling.amounts import BYTES, amount
-from nestling.report.measures import digits, direction, leading, title, written
-from nestling.report.table import Row
+from nestling.report.measures import digits, direction, is_share, leading, title, written
+from nestling.report.table import Row, metrics_of
 
 METHODS = {
     "fedavg": "FedAvg",
@@ -36,7 +36,7 @@ def headline(rows: Sequence[Row]) -> tuple[str, list[str]]:
     """
     contests: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        name = leading(row["final"])
+        name = leading(row["final"], metrics_of(row))
         if name and row["final"][name]:
             contests.setdefault((row["dataset"], row["partition"], name), []).append(row)
     if not contests:
@@ -50,11 +50,13 @@ def headline(rows: Sequence[Row]) -> tuple[str, list[str]]:
 def _result(rows: Sequence[Row], where: tuple[str, str, str], contest: Sequence[Row]) -> tuple[str, str]:
     dataset, partition, name = where
     entered = [row for row in contest if row["finished"]] or list(contest)
-    ranked = sorted(entered, key=lambda row: -direction(name, row["final"][name]["mean"]) * row["final"][name]["mean"])
+    metrics = metrics_of(entered[0])
+    way = direction(name, entered[0]["final"][name]["mean"], metrics)
+    ranked = sorted(entered, key=lambda row: -way * row["final"][name]["mean"])
     first = ranked[0]
     value = first["final"][name]
     measure = "" if name == "global_accuracy" else f" {title(name)}"
-    heading = f"{_who(rows, first)} reaches {written(name, value['mean'])}{measure}"
+    heading = f"{_who(rows, first)} reaches {written(name, value['mean'], metrics=metrics)}{measure}"
     parts = [f"on {dataset or 'its data'}{f' ({partition})' if partition else ''} after {first['rounds']} rounds"]
     if not first["finished"]:
         parts[0] += " so far, unfinished"
@@ -62,7 +64,7 @@ def _result(rows: Sequence[Row], where: tuple[str, str, str], contest: Sequence[
         parts.append(_lead(rows, name, first, ranked[1]))
     worst = first["final"].get("worst_submodel")
     if worst:
-        parts.append(f"with {written('worst_submodel', worst['mean'])} for its worst sub-model")
+        parts.append(f"with {written('worst_submodel', worst['mean'], metrics=metrics)} for its worst sub-model")
     if first["bytes"]:
         parts.append(f"for {amount(first['bytes']['mean'], BYTES)} sent")
     return heading, ", ".join(parts) + "."
@@ -73,7 +75,7 @@ def _lead(rows: Sequence[Row], name: str, first: Row, second: Row) -> str:
     gap = abs(one["mean"] - two["mean"])
     if gap == 0:
         return f"level with {_who(rows, second)}"
-    far = f"{100 * gap:.1f} points" if direction(name, one["mean"]) == 1 else digits(gap, 3)
+    far = f"{100 * gap:.1f} points" if is_share(name, one["mean"], metrics_of(first)) else digits(gap, 3)
     spread = max(one["deviation"] or 0, two["deviation"] or 0)
     close = " (less than the spread over seeds)" if gap < spread else ""
     return f"{far} ahead of {_who(rows, second)}{close}"

@@ -237,7 +237,7 @@ def _details(experiment: Experiment) -> str:
 def _run(run: Run) -> str:
     state = [f"{run.rounds_done} of {run.rounds} rounds" if not run.finished else f"{run.rounds_done} rounds"]
     if run.final and run.leading:
-        state.append(written(run.leading, run.final.values[run.leading]))
+        state.append(written(run.leading, run.final.values[run.leading], metrics=run.metrics))
     if run.seconds is not None:
         state.append(duration(run.seconds))
     if not run.finished:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from nestling.errors import ReportError, nearest
-from nestling.report.measures import direction, leading
+from nestling.report.measures import Metric, Metrics, direction, leading
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 
@@ -97,6 +97,7 @@ class _Summary(msgspec.Struct, frozen=True):
     coverage: dict[str, list[_Amount]] = {}
     local: dict[str, float | None] = {}
     panels: dict[str, Any] = {}
+    metrics: tuple[Metric, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,12 @@ class Run:
     coverage: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     local: Mapping[str, float] = field(default_factory=dict)
     panels: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
 
     @property
     def leading(self) -> str | None:
-        """The measure this run is judged by: its global accuracy, or else a perplexity."""
-        return leading(self.final.values) if self.final else None
+        """The measure this run is judged by: the first metric of its task."""
+        return leading(self.final.values, self.metrics) if self.final else None
 
 
 def read(directory: str | os.PathLike[str]) -> Run:
@@ -235,7 +237,7 @@ def _evaluation(given: _Measured | None, after: int) -> Evaluation | None:
 def _ended(folder: Path, config: str, settings: Mapping[str, Any], history: tuple[Round, ...]) -> Run:
     summary = _decode(_text(folder / SUMMARY), _Summary, str(folder / SUMMARY))
     done = summary.rounds if summary.rounds_done is None else summary.rounds_done
-    final, best = _final_and_best(history)
+    final, best = _final_and_best(history, summary.metrics)
     return Run(
         directory=folder,
         config=config,
@@ -261,6 +263,7 @@ def _ended(folder: Path, config: str, settings: Mapping[str, Any], history: tupl
         coverage={axis: tuple(counts) for axis, counts in summary.coverage.items() if counts},
         local={client: value for client, value in summary.local.items() if value is not None},
         panels=summary.panels,
+        metrics=summary.metrics,
     )
 
 
@@ -308,13 +311,13 @@ def _number(settings: Mapping[str, Any], key: str, folder: Path) -> int:
     return value
 
 
-def _final_and_best(history: tuple[Round, ...]) -> tuple[Evaluation | None, Evaluation | None]:
+def _final_and_best(history: tuple[Round, ...], metrics: Metrics = ()) -> tuple[Evaluation | None, Evaluation | None]:
     """Return the last evaluation, and the first one with the best leading measure."""
     evaluations = [measured for entry in history if (measured := entry.measured)]
     if not evaluations:
         return None, None
-    name = leading(evaluations[-1].values)
+    name = leading(evaluations[-1].values, metrics)
     if name is None:
         return evaluations[-1], None
     judged = [(evaluation, evaluation.values[name]) for evaluation in evaluations if name in evaluation.values]
-    return evaluations[-1], max(judged, key=lambda pair: direction(name, pair[1]) * pair[1])[0]
+    return evaluations[-1], max(judged, key=lambda pair: direction(name, pair[1], metrics) * pair[1])[0]

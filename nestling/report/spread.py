@@ -25,11 +25,9 @@ def by_size(runs: Sequence[Run]) -> Figure | None:
         points = []
         for level, cost in next((run.levels for run in experiment.counted if run.levels), {}).items():
             measured = [run.final.submodels.get(level, {}) for run in experiment.counted if run.final]
-            kind = (
-                "accuracy"
-                if any("accuracy" in values for values in measured)
-                else leading(measured[0] if measured else ())
-            )
+            metrics = experiment.runs[0].metrics
+            first = metrics[0].name if metrics else "accuracy"
+            kind = first if any(first in values for values in measured) else leading(measured[0] if measured else ())
             value = statistic(values[kind] for values in measured if kind in values) if kind else None
             if value and kind and cost.parameters:
                 kinds.add(kind)

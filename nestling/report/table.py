@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from nestling.amounts import BYTES, amount
-from nestling.report.measures import direction, duration, title, written
+from nestling.report.measures import Metric, direction, duration, leading, title, written
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
 
@@ -73,6 +75,7 @@ def _row(experiment: Experiment) -> Row:
         "seeds": [run.seed for run in counted],
         "finished": experiment.finished,
         "unfinished": [run.seed for run in experiment.runs if not run.finished],
+        "metrics": [msgspec.structs.asdict(metric) for metric in first.metrics],
         "rounds": max(run.rounds_done for run in counted),
         "final": {name: _plain(experiment.final(name)) for name in measured},
         "best": {lead: _plain(best)} if lead else {},
@@ -82,6 +85,11 @@ def _row(experiment: Experiment) -> Row:
         "seconds": _plain(experiment.over(lambda run: run.seconds)),
         "directories": [str(run.directory) for run in experiment.runs],
     }
+
+
+def metrics_of(row: Row) -> tuple[Metric, ...]:
+    """Return the metrics of an experiment, the one that it is judged by first."""
+    return tuple(Metric(**metric) for metric in row["metrics"])
 
 
 def _plain(value: Statistic | None) -> dict[str, Any] | None:
@@ -96,7 +104,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
     ]
     finals = {name: None for row in rows for name in row["final"]}
-    for name in [*_SHORT, *_perplexities(rows, list(finals))]:
+    leads = [name for row in rows if (name := leading(row["final"], metrics_of(row)))]
+    for name in dict.fromkeys([*_SHORT, *_perplexities(rows, list(finals)), *leads]):
         result.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
     names = {name for name, value in bests if value}
@@ -134,14 +143,14 @@ def _heading(name: str) -> str:
 def _measure(heading: str, rows: Sequence[Row], values: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
     texts: list[str] = []
     scores: list[tuple[str, float] | None] = []
-    for name, value in values:
+    for row, (name, value) in zip(rows, values, strict=True):
         if value is None:
             texts.append("–")
             scores.append(None)
             continue
         mean = value["mean"]
-        texts.append(written(name, mean, value["deviation"]))
-        way = direction(name, mean)
+        texts.append(written(name, mean, value["deviation"], metrics_of(row)))
+        way = direction(name, mean, metrics_of(row))
         scores.append((f"{name} {way}", way * mean))  # accuracies and perplexities do not compete
     return Column(heading, "right", tuple(map(Cell, texts, _winners(rows, scores))))
 
