@@ -104,7 +104,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
     ]
     finals = {name: None for row in rows for name in row["final"]}
-    leads = [name for row in rows if (name := leading(row["final"], metrics_of(row)))]
+    leads = [name for row in rows if (name := leading(row["final"], metrics_of(row))) and "perplexity" not in name]
     for name in dict.fromkeys([*_SHORT, *_perplexities(rows, list(finals)), *leads]):
         result.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
