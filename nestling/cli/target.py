@@ -35,7 +35,7 @@ class Target:
 def load(target: str, options: Mapping[str, Any], shapes_only: bool = False) -> Target:
     """Make the model that `target` names, with `options` for its class or factory.
 
-    With `shapes_only`, a model of `nestling.nets` is made without values: no memory, however large.
+    With `shapes_only`, a model of `nestling.nets` is built without values, which takes no memory, however large it is.
     """
     return _own(target, options) if ":" in target else _net(target, options, shapes_only)
 
@@ -81,8 +81,8 @@ def _net(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
             model = nets.build(name, **options)
         return Target(model, nets.example(name, **options), {})
 
-    made: Target = _called(make, f"the model {name!r}", options)
-    return made
+    result: Target = _called(make, f"the model {name!r}", options)
+    return result
 
 
 def _own(target: str, options: Mapping[str, Any]) -> Target:
@@ -94,13 +94,13 @@ def _own(target: str, options: Mapping[str, Any]) -> Target:
 
     if isinstance(factory, torch.nn.Module) or not callable(factory):
         raise ModelError(f"{target!r} is of type {type(factory).__name__}, which is not a factory: {FACTORY}")
-    made = _called(lambda: factory(**options), f"the factory {target!r}", options)
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
-        model, example = made
-    elif isinstance(made, torch.nn.Module) and getattr(made, "example_inputs", None) is not None:
-        model, example = made, made.example_inputs
+    result = _called(lambda: factory(**options), f"the factory {target!r}", options)
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], torch.nn.Module):
+        model, example = result
+    elif isinstance(result, torch.nn.Module) and getattr(result, "example_inputs", None) is not None:
+        model, example = result, result.example_inputs
     else:
-        raise ModelError(f"the factory {target!r} returned {_told(made)}: {FACTORY}")
+        raise ModelError(f"the factory {target!r} returned {_describe(result)}: {FACTORY}")
     if isinstance(example, torch.Tensor):
         return Target(model, (example,), {})
     if isinstance(example, tuple) and example:
@@ -142,12 +142,12 @@ def _called(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> A
         raise ModelError(f"{what} failed{with_options}: {one_line(problem)}") from problem
 
 
-def _told(made: object) -> str:
-    """Say what `made` is, a tuple by what is in it.
+def _describe(result: object) -> str:
+    """Return what an object is; of a tuple, what is in it.
 
     >>> _told((1, "two"))
     'a tuple (int, str)'
     """
-    if isinstance(made, tuple):
-        return f"a tuple ({', '.join(type(part).__name__ for part in made)})"
-    return "None" if made is None else f"an object of type {type(made).__name__}"
+    if isinstance(result, tuple):
+        return f"a tuple ({', '.join(type(part).__name__ for part in result)})"
+    return "None" if result is None else f"an object of type {type(result).__name__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nestling.experiment.simulation import Simulation
@@ -36,28 +37,9 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self._callbacks = tuple(callbacks)
+        for hook in ("on_start", "on_client", "on_evaluation", "on_round", "on_end"):
+            setattr(self, hook, partial(self._call, hook))
 
-    def on_start(self, simulation: Simulation, state: ServerState) -> None:
-        """Tell all callbacks."""
+    def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._callbacks:
-            callback.on_start(simulation, state)
-
-    def on_client(self) -> None:
-        """Tell all callbacks."""
-        for callback in self._callbacks:
-            callback.on_client()
-
-    def on_evaluation(self) -> None:
-        """Tell all callbacks."""
-        for callback in self._callbacks:
-            callback.on_evaluation()
-
-    def on_round(self, record: dict[str, Any], state: ServerState) -> None:
-        """Tell all callbacks."""
-        for callback in self._callbacks:
-            callback.on_round(record, state)
-
-    def on_end(self, result: Result) -> None:
-        """Tell all callbacks."""
-        for callback in self._callbacks:
-            callback.on_end(result)
+            getattr(callback, hook)(*arguments)

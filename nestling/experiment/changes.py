@@ -34,11 +34,11 @@ def check_settings(folder: Path, began: Experiment, now: Experiment) -> None:
     """Raise where settings differ that a run cannot go on with; the number of rounds is for `check_rounds`."""
     changed = {key: pair for key, pair in changed_settings(began, now).items() if key not in HARMLESS | {"rounds"}}
     if changed:
-        told = ", ".join(
+        differences = ", ".join(
             f"{key} is {_short(after)} and was {_short(before)}" for key, (before, after) in changed.items()
         )
         raise RunError(
-            f"{str(folder)!r} cannot go on with other settings than it began with ({told}): put them back, or start "
+            f"{str(folder)!r} cannot go on with other settings than it began with ({differences}): put them back, or start "
             f"another run; only rounds, {', '.join(sorted(HARMLESS))} may change"
         )
 

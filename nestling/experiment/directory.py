@@ -42,7 +42,7 @@ def new_run(folder: Path) -> Iterator[None]:
     A directory that is made here and in which no run begins is removed again.
     """
     with creating(folder):
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        created = [path for path in (folder, *folder.parents) if not path.exists()]
         if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
             _check_unused(folder)
     try:
@@ -51,7 +51,7 @@ def new_run(folder: Path) -> Iterator[None]:
             remove_drafts(folder)
             yield
     finally:
-        remove_if_empty(*made)
+        remove_if_empty(*created)
 
 
 @contextmanager

@@ -145,9 +145,9 @@ def _preset(
         options["masked"] = masked
     if method == "heterofl":
         options |= {"scaler": scaler, "masked": masked}
-    told = {f"norm-{norm}": norm != "bn", "unscaled": not scaler, "unmasked": not masked, "fix": fixed}
+    words = {f"norm-{norm}": norm != "bn", "unscaled": not scaler, "unmasked": not masked, "fix": fixed}
     experiment = Experiment(
-        name="-".join([method, data, partition, mix, *(word for word, said in told.items() if said)]),
+        name="-".join([method, data, partition, mix, *(word for word, applies in words.items() if applies)]),
         method=method,
         options=options,
         rounds=rounds,

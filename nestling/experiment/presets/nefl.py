@@ -80,9 +80,11 @@ def presets() -> Iterator[Preset]:
         for data, partition, clients, pretrained, model, method in product(
             rows.data, rows.partitions, rows.clients, rows.pretrained, rows.models, rows.methods
         ):
-            made = _experiment(method, data, partition, model, clients=clients, pretrained=pretrained, sizes=rows.sizes)
-            experiments[made.name] = made
-            tables.setdefault(made.name, []).append(rows.table)
+            experiment = _experiment(
+                method, data, partition, model, clients=clients, pretrained=pretrained, sizes=rows.sizes
+            )
+            experiments[experiment.name] = experiment
+            tables.setdefault(experiment.name, []).append(rows.table)
     for name, experiment in experiments.items():
         *others, last = tables[name]
         where = f"Tables {', '.join(others)} and {last}" if others else f"Table {last}"
@@ -95,11 +97,11 @@ def _experiment(
 ) -> Experiment:
     baseline = method in _BASELINES
     rounds = 100 if pretrained or data == "svhn" else 500
-    told = {"squares": sizes == "squares", f"clients-{clients}": clients != 100, "pretrained": pretrained}
+    words = {"squares": sizes == "squares", f"clients-{clients}": clients != 100, "pretrained": pretrained}
     if pretrained:
         clients = 10
     return Experiment(
-        name="-".join([method, data, partition, model, *(word for word, said in told.items() if said)]),
+        name="-".join([method, data, partition, model, *(word for word, applies in words.items() if applies)]),
         method=method if baseline else "nefl",
         options=dict(_BASELINES[method]) if baseline else _options(method, model),
         rounds=rounds,
