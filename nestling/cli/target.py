@@ -107,7 +107,7 @@ def _own(target: str, options: Mapping[str, Any]) -> Target:
         return Target(model, example, {})
     if isinstance(example, Mapping) and example and all(isinstance(key, str) for key in example):
         return Target(model, (), dict(example))
-    raise ModelError(f"the factory {target!r} gave {_told(example)} as its example: {FACTORY}")
+    raise ModelError(f"the factory {target!r} gave {_describe(example)} as its example: {FACTORY}")
 
 
 def _find(module: str, path: str) -> Any:
@@ -145,7 +145,7 @@ def _called(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> A
 def _describe(result: object) -> str:
     """Return what an object is; of a tuple, what is in it.
 
-    >>> _told((1, "two"))
+    >>> _describe((1, "two"))
     'a tuple (int, str)'
     """
     if isinstance(result, tuple):

@@ -38,8 +38,8 @@ def check_settings(folder: Path, began: Experiment, now: Experiment) -> None:
             f"{key} is {_short(after)} and was {_short(before)}" for key, (before, after) in changed.items()
         )
         raise RunError(
-            f"{str(folder)!r} cannot go on with other settings than it began with ({differences}): put them back, or start "
-            f"another run; only rounds, {', '.join(sorted(HARMLESS))} may change"
+            f"{str(folder)!r} cannot go on with other settings than it began with ({differences}): put them back, or "
+            f"start another run; only rounds, {', '.join(sorted(HARMLESS))} may change"
         )
 
 
