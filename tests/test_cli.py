@@ -240,6 +240,7 @@ def test_list_models(run):
 # cost
 
 
+@pytest.mark.slow
 def test_cost_of_the_papers_net_as_a_program():
     done = shell("cost", "--model", "cnn", "--levels", "a,b,c,d,e", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -61,6 +61,7 @@ def test_toml_files_and_tensorboard(tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["method"] == "fedprox"
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     place = tmp_path / "run"
     settings = ["fedrolex-digits", "rounds=40", *QUICKER[1:]]

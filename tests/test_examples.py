@@ -13,8 +13,7 @@ from nestling.methods import make
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def test_a_method_of_ones_own_is_one_short_file(monkeypatch):
-    assert float(call([sys.executable, EXAMPLES / "stripes.py"], check=True).stdout.partition("%")[0]) > 50
+def test_a_part_of_ones_own_is_named_on_the_command_line(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     experiment = find("heterofl-digits").with_settings(
         ["method=stripes:stripes", "options.shift=3", "rounds=1", "local.epochs=1"]
@@ -32,17 +31,20 @@ def test_what_is_ones_own_is_one_short_file(name):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40
 
 
-@pytest.mark.parametrize(("name", "least"), [("own_method", 50), ("own_task", 70)])
-def test_methods_and_tasks_of_ones_own_learn(name, least):
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "least"), [("stripes", 50), ("own_method", 50), ("own_task", 70)])
+def test_parts_methods_and_tasks_of_ones_own_learn(name, least):
     printed = call([sys.executable, EXAMPLES / f"{name}.py"], check=True).stdout
     assert float(printed.partition("%")[0]) > least
 
 
+@pytest.mark.slow
 def test_data_of_ones_own_and_a_task_without_classes():
     printed = call([sys.executable, EXAMPLES / "own_data.py"], check=True).stdout
     assert float(printed.split()[1]) < 0.3, printed  # the curve itself has a deviation of 0.7
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(capsys):
     runpy.run_path(str(EXAMPLES / "own_model.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()

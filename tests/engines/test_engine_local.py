@@ -327,6 +327,7 @@ def impatient():
     made.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced_and_its_job_done_again(impatient, tmp_path):
     before = pids(impatient)
     with within(PATIENCE), collect() as events:
@@ -385,6 +386,7 @@ def test_an_allocation_that_fails_once_is_tried_again_elsewhere(engine, workers,
     assert kinds(events) == ["allocation failed"]
 
 
+@pytest.mark.slow
 def test_a_job_that_finds_no_memory_anywhere_is_tried_here_and_then_a_failure(engine, tmp_path):
     with collect() as events:
         failure, reply = done(engine, [("starve", tmp_path / "log", 9, "torch"), ("echo", 5)])
@@ -429,6 +431,7 @@ def test_workers_that_cannot_start_are_one_sentence(monkeypatch):
 # ---- workers whose parent is gone
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_workers_end_at_once_when_their_parent_is_killed(tmp_path):
     program = (

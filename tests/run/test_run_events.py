@@ -30,6 +30,7 @@ def kinds(folder):
     return [(event["round"], event["kind"]) for event in events(folder)]
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_told_and_changes_no_byte(tmp_path, caplog):
     method = make("heterofl").with_parts(Deadly(str(tmp_path / "died")))
     run(small(**SHORT), method=make("heterofl"), out=tmp_path / "one")

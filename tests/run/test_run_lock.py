@@ -93,6 +93,7 @@ def test_a_process_cannot_write_twice_either(tmp_path):
     assert not (tmp_path / "run" / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_compare_is_told_too(tmp_path, other_writer, capsys):
     writer = other_writer(tmp_path / "all")
     assert main(["compare", "fedavg-digits", "rounds=1", "--out", str(tmp_path / "all")]) == 2

@@ -135,6 +135,7 @@ def test_own_tensors_are_averaged_per_submodel():
     assert bool((merged["first.weight"] == 1).all()), "all else is shared"
 
 
+@pytest.mark.slow
 def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler():
     levels = {"nefl": "0.25-0.5-1", "heterofl": f"0.5-{math.sqrt(0.5)}-1"}
     options = {

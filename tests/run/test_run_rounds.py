@@ -51,6 +51,7 @@ def test_another_seed_is_another_experiment():
     assert one.rounds != two.rounds
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit():
     data = replace_data(CLASSES, validation=0.1)
     results = [run(small(method="fed-dropout", data=data, workers=workers)) for workers in (1, 2)]
