@@ -64,7 +64,7 @@ def plain(simulation):
 def lean(simulation):
     grid, strategy = Here(flower_lean_client.app, simulation.fleet.clients), with_flower_lean.HeteroFL("mnist", True)
     for number in range(1, ROUNDS + 1):
-        strategy.play(number, grid)
+        strategy.run_round(number, grid)
     return strategy.state
 
 

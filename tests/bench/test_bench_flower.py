@@ -50,6 +50,7 @@ def ours():
     return {name: state.model[name] if name in setup.parameters else value for name, value in start.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "lean"])
 def test_rounds_of_flower_make_the_same_model(name, theirs, ours):
     close(ours, load_file(theirs / f"{name}.safetensors"))

@@ -91,6 +91,7 @@ def within(seconds):
 # ---- replies
 
 
+@pytest.mark.slow
 def test_one_worker_and_two_say_the_same(engine):
     jobs = [("echo", k) for k in range(7)] + [("wrong", "plain"), ("no such work",), ("echo", None), ("double", [3, 4])]
     here = LocalEngine(engine_jobs.make)
@@ -500,6 +501,7 @@ def test_who_stops_listening_stops_the_busy_and_may_begin_again(engine):
     assert left < pids(engine)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_listener_stops_the_busy_too(engine):
     def listen():
         for result in engine.work([("echo", "quick"), ("sleep", 1000)]):

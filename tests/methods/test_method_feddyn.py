@@ -89,6 +89,7 @@ class Softmax(nn.Module):
         return self.linear(self.features(x.double()).relu())
 
 
+@pytest.mark.slow
 def test_a_run_finds_the_minimum_of_all_data_where_fedavg_does_not():
     """Three clients whose classes differ, two of them a round, eight steps each."""
     random = torch.Generator().manual_seed(0)

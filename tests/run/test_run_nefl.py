@@ -181,6 +181,7 @@ def test_the_number_of_workers_changes_no_bit():
     assert json.dumps(one.rounds) == json.dumps(two.rounds)
 
 
+@pytest.mark.slow
 def test_submodels_are_taken_out_by_level(tmp_path):
     result = run(experiment(rounds=2, evaluate=Evaluate(every=2)), out=tmp_path / "run")
     data = result.simulation.dataset

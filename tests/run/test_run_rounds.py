@@ -76,6 +76,7 @@ def test_heterofl_with_everybody_at_level_a_is_fedavg():
     assert one.summary["final"]["global_accuracy"] == two.summary["final"]["global_accuracy"]
 
 
+@pytest.mark.slow
 def test_fedrolex_with_step_zero_is_heterofl():
     one = run(small(method="heterofl", data=CLASSES))
     two = run(small(method="fedrolex", data=CLASSES, options={"step": 0}))
