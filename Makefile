@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
-.PHONY: help demo test slow avx2 check lint types imports golden bench clean
+.PHONY: help demo test slow avx2 check coverage lint types imports golden bench clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,13 +24,13 @@ demo: $(READY)   ## compare methods on digits, with devices of five sizes: a tab
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: $(READY)   ## all tests but the slow ones, on every core
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(COVER) -m "not slow"
 
 slow: $(READY)   ## the tests marked slow (pytest says 5 where there are none)
 	$(PYTEST) -m slow tests || test $$? = 5
 
 # oneDNN chooses its kernels by the processor: where AVX-512 is there, those of most laptops would never be tested.
-TRAINING := tests/local tests/methods tests/nets tests/run/test_run_rounds.py tests/run/test_run_cohorts.py
+TRAINING := tests/client tests/kernels tests/methods tests/nets tests/tasks tests/server/test_round.py
 
 avx2: $(READY)   ## the tests that train, with the kernels of processors without AVX-512
 	@if grep -qsw avx512f /proc/cpuinfo; then \
@@ -49,7 +49,12 @@ types: $(READY)
 imports: $(READY)
 	$(BIN)/lint-imports
 
-check: lint types imports test slow   ## lint, types, import contract, all tests
+check: COVER := --cov --cov-report=
+check: lint types imports test coverage slow   ## lint, types, import contract, all tests, and which lines they reach
+
+# Those of `make test`, in its own processes: worker processes and programs that tests start are not counted.
+coverage: $(READY)
+	@$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
 
 # What a refactoring must not change. NAMES chooses some of the runs in tests/golden/golden_runs.toml.
 golden: $(READY) ## do runs leave the same bytes as at an earlier revision? make golden BASE=REV

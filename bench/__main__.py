@@ -11,7 +11,7 @@ import typer
 
 from bench import cells, chosen, facts, markdown, measure, report
 from bench.rounds.against import against
-from nestling.cli.complaint import complaint
+from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.screen import err, out, print_json, print_table, working
 from nestling.errors import ConfigError
 
@@ -87,7 +87,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         typer.main.get_command(app).main(args, prog_name="python -m bench", standalone_mode=False)
     except Exception as problem:
-        code, sentence = complaint(problem)
+        code, sentence = exit_code_and_message(problem)
         err().print(f"error: {sentence}", markup=False, soft_wrap=True)
         return code
     return 0

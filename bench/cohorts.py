@@ -1,4 +1,4 @@
-"""How much faster cohorts train: the measurements behind ``cohort="auto"``.
+"""How much faster cohorts train: the measurements behind ``group_clients="auto"``.
 
 ``python -m bench.cohorts`` prints the table that `nestling.client.grouped.group_jobs` reads. Clients one by one and
 together are trained in turn, on one thread; compared are the medians of *processor* seconds, which a busy machine
@@ -71,10 +71,10 @@ def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: in
     experiment = Experiment(
         method="heterofl",
         options={"masked": False},
-        cohort=clients,
+        group_clients=clients,
         model=Model(name=case.name, options=case.options),
         fleet=FleetSettings(clients=clients, per_round=clients, levels="a"),
-        local=LocalTraining(epochs=1, batch=case.batch),
+        local=LocalTraining(epochs=1, batch_size=case.batch),
     )
     dataset = from_arrays(inputs, targets, test=(inputs[:2], targets[:2]))
     simulation = simulate(Overrides(experiment, dataset=dataset))

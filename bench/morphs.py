@@ -48,11 +48,11 @@ def _simulation(method: str, options: dict[str, object], client: int) -> Simulat
         method=method,
         options=options,
         rounds=1000,
-        cohort="off",
+        group_clients="off",
         model=Model(name="resnet8"),
         fleet=FleetSettings(clients=10, per_round=10, levels="a"),
-        local=LocalTraining(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch=100),
-    ).with_settings([f"data.unlabelled={_SERVER}"])
+        local=LocalTraining(lr=0.1, momentum=0.9, weight_decay=5e-4, epochs=1, batch_size=100),
+    ).with_settings([f"data.public_share={_SERVER}"])
     dataset = from_arrays(images, labels, test=(images[:10], labels[:10]))
     return simulate(Overrides(experiment, dataset=dataset))
 

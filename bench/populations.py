@@ -39,8 +39,8 @@ def populations(quick: bool = False) -> Iterator[Figure]:
 def _words(clients: int, drawn: int) -> Experiment:
     fleet = FleetSettings(clients=clients, per_round=drawn, levels="a-b-c-d-e")
     model = Model(name="transformer-nwp", options={"width": 64, "hidden": 128, "depth": 1})
-    data = Data(name="words", partition="user", most_per_client=4)  # all have as many, so rounds differ in nothing else
-    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=LocalTraining(epochs=1, batch=4))
+    data = Data(name="words", partition="user", max_sequences=4)  # all have as many, so rounds differ in nothing else
+    return Experiment(rounds=100, model=model, data=data, fleet=fleet, local=LocalTraining(epochs=1, batch_size=4))
 
 
 def _rounds(clients: int, drawn: int) -> Callable[[], None]:

@@ -94,8 +94,8 @@ def main() -> None:
         NNTrainHyperParams(
             local_num_epochs=local.epochs,
             local_learning_rate=local.lr,
-            local_batch_size=local.batch,
-            local_max_grad_norm=local.clip,
+            local_batch_size=local.batch_size,
+            local_max_grad_norm=local.clip_norm,
         ),
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[Turns(Laps(VOICE))],

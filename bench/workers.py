@@ -46,7 +46,7 @@ def round_peak(method: str, levels: str, clients: int) -> int:
     images = torch.randint(0, 256, (clients * 2 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=draw)
     labels = torch.arange(len(images)) % 10
     fleet = FleetSettings(clients=clients, per_round=clients, levels=levels)
-    local = LocalTraining(epochs=1, batch=BATCH)
+    local = LocalTraining(epochs=1, batch_size=BATCH)
     experiment = Experiment(method=method, workers=WORKERS, model=Model(name=MODEL), fleet=fleet, local=local)
     idle = LocalEngine(_make_idle, WORKERS)
     list(idle.work([None] * WORKERS))

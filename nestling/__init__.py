@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nestling.proof import Report, check
     from nestling.settings import Experiment
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AxisMap",
@@ -47,42 +47,29 @@ __all__ = [
     "unpack",
 ]
 
-# Names are fetched when first used: torch takes over a second to import, and `nestling --help` needs none of it.
-_HOME = {
-    name: home
-    for home, names in {
-        "nestling.axes": ("AxisMap", "trace"),
-        "nestling.proof": ("Report", "check"),
-        "nestling.cut": (
-            "Cost",
-            "Plan",
-            "PlanPart",
-            "Tally",
-            "cost",
-            "extract",
-            "importance",
-            "pack",
-            "plan",
-            "resize",
-            "submodel",
-            "unpack",
-        ),
-        "nestling.data": ("Dataset", "Partition", "partition"),
-        "nestling.methods": ("Method", "Part", "PlanPart"),
-        "nestling.experiment": ("LoadedRun", "Result", "load", "resume", "run"),
-        "nestling.settings": ("Experiment",),
+# Names are imported when first used: torch takes over a second to import, and `nestling --help` does not need it.
+_MODULES = {
+    name: module
+    for module, names in {
+        "nestling.axes": "AxisMap trace",
+        "nestling.proof": "Report check",
+        "nestling.cut": "Cost Plan Tally cost extract importance pack plan resize submodel unpack",
+        "nestling.data": "Dataset Partition partition",
+        "nestling.methods": "Method Part PlanPart",
+        "nestling.experiment": "LoadedRun Result load resume run",
+        "nestling.settings": "Experiment",
     }.items()
-    for name in names
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_MODULES})

@@ -161,22 +161,22 @@ class _FromGenerator(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or not _on_cpu(args, kwargs):
             return func(*args, **kwargs)
-        place = _place_of_generator(func)
-        if place is not None:
-            given = args[place] if place < len(args) else kwargs.get("generator")
-            if given is not None:
+        position = _position_of_generator(func)
+        if position is not None:
+            generator = args[position] if position < len(args) else kwargs.get("generator")
+            if generator is not None:
                 return func(*args, **kwargs)
             self._count()
-            return func(*args[:place], **kwargs | {"generator": self._generator})
+            return func(*args[:position], **kwargs | {"generator": self._generator})
         if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:  # it has no dropout
             return func(*args, **kwargs)
         self._count()
         draw = _LIKE.get(func.overloadpacket)
         if draw is not None:
             return draw(self._generator, *args, **kwargs)
-        twin = _with_generator(func)
-        if twin is not None:
-            return twin(*args, **kwargs, generator=self._generator)
+        overload = _with_generator(func)
+        if overload is not None:
+            return overload(*args, **kwargs, generator=self._generator)
         with _as_default(self._generator):
             return func(*args, **kwargs)
 
@@ -196,7 +196,7 @@ def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 @cache
-def _place_of_generator(func: Any) -> int | None:
+def _position_of_generator(func: Any) -> int | None:
     """Return the position of an operation's argument `generator`, or None if it has none."""
     names = [argument.name for argument in func._schema.arguments]
     return names.index("generator") if "generator" in names else None

@@ -33,7 +33,7 @@ def processor() -> dict[str, str]:
         "architecture": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "isa_cap": " ".join(f"{name}={os.environ[name]}" for name in _ISA_CAPS if os.environ.get(name)),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # it is of a subclass of str
     }
 
 

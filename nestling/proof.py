@@ -8,7 +8,7 @@ whole model, or else some size is hard-coded where cutting cannot change it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -54,10 +54,11 @@ class Report:
 
     rows: list[Row]
     coverage: float
-    ok: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ok", all(row.ok for row in self.rows))
+    @property
+    def ok(self) -> bool:
+        """Whether no row failed."""
+        return all(row.ok for row in self.rows)
 
     def raise_if_bad(self) -> None:
         """Raise `AxisError` with the first failed row, if any."""
@@ -82,14 +83,13 @@ def check(model: nn.Module, axes: AxisMap, *example: Any, **kwexample: Any) -> R
     with drawing(torch.Generator().manual_seed(0)), torch.no_grad():
         subject = _Subject(model, example, kwexample)
         bad = _permutations(subject, axes)
-        tried = list(_submodels(model, axes, subject))
+        submodels = list(_submodels(model, axes, subject))
     for name, size in axes.axes.items():
         note = bad.get(name, f"in {len(axes.uses(name))} tensors")
         rows.append(Row("axis", name, size, name not in bad, note))
     for name, why in axes.frozen.items():
         rows.append(Row("frozen", name, axes.table[name].size, True, why))
-    rows += tried
-    return Report(rows, _coverage(model, axes))
+    return Report(rows + submodels, _coverage(model, axes))
 
 
 class _Subject:
@@ -105,13 +105,13 @@ class _Subject:
             def cast(given: Tensor, dtype: torch.dtype | None = dtype) -> Tensor:
                 return given.to(dtype) if dtype is not None and given.is_floating_point() else given
 
-            def lively(given: Tensor, cast: Callable[[Tensor], Tensor] = cast) -> Tensor:
+            def without_constants(given: Tensor, cast: Callable[[Tensor], Tensor] = cast) -> Tensor:
                 # an example of zeros, which users often give, would hide errors
                 plain = given.is_floating_point() and given.numel() > 1 and bool((given == given.flatten()[0]).all())
                 return cast(torch.randn_like(given) if plain else given)
 
             self.model = copy_with(model, lambda _name, old, cast=cast: cast(_random(old))).eval()  # type: ignore[misc]
-            self.example, self.kwexample = tree_map_only(Tensor, lively, (example, kwexample))
+            self.example, self.kwexample = tree_map_only(Tensor, without_constants, (example, kwexample))
             try:
                 self.output = self.run(self.model)
             except Exception as problem:
@@ -170,14 +170,14 @@ def _permutations(subject: _Subject, axes: AxisMap) -> dict[str, str]:
 
 
 def _permuted(model: nn.Module, axes: AxisMap, shuffle: Mapping[str, Tensor], first_only: bool = False) -> nn.Module:
-    met: set[str] = set()
+    permuted: set[str] = set()
 
     def swap(name: str, old: Tensor) -> Tensor:
         for place, dim in enumerate(axes.dims.get(name, ())):
             names = {leaf.name for leaf in leaves(dim)} & set(shuffle)
-            if names and not (first_only and names & met):
+            if names and not (first_only and names & permuted):
                 old = old.index_select(place, _order(dim, shuffle))
-                met.update(names)
+                permuted.update(names)
         return old
 
     return copy_with(model, swap)

@@ -1,9 +1,15 @@
 """One thread (the nets are small, the machine is shared) and the same random numbers for every test."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
-collect_ignore = ["bench/flower_in_double.py"]  # it runs in another environment, and is no module of this one
+# Programs that tests start import `tests` and `nestling` from here, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+
+collect_ignore = ["bench/flower_in_double.py", "golden"]  # programs: one of another environment, one of two revisions
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import call
 
 from nestling.experiment import find, run
 from nestling.methods import make
+from tests.processes import call
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

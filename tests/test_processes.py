@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from processes import call, start, wait_until
+
+from tests.processes import call, start, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -7,7 +7,6 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from quick import mostly_slow
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +14,7 @@ from nestling.axes.shapes import ShapeMode
 from nestling.nets import MODELS, build
 from nestling.safe_kernels import SafeKernels, convolve, convolve_transposed, guard, guarded, unguard
 from nestling.safe_kernels.hooks import _unsafe_callers
+from tests.quick import mostly_slow
 
 LAST = torch.channels_last
 

@@ -73,7 +73,9 @@ def trained(dtype, clip):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4)).to(dtype)
     model[0].to(memory_format=torch.channels_last)
-    optimizer = Optimizer(list(model.parameters()), LocalTraining(momentum=0.9, weight_decay=0.01, clip=clip), lr=0.1)
+    optimizer = Optimizer(
+        list(model.parameters()), LocalTraining(momentum=0.9, weight_decay=0.01, clip_norm=clip), lr=0.1
+    )
     for step in range(3):
         inputs = torch.arange(64, dtype=dtype).add(step).sin().view(2, 2, 4, 4)
         optimizer.step(model(inputs).square().sum())

@@ -39,7 +39,7 @@ def training(simulation: Simulation, client: int, round: int) -> DataLoader[Batc
     """Return a client's batches of a round, in the order that Nestling draws."""
     seed = simulation.settings.seed
     held = Held(simulation, client, torch_stream(seed, "augment", round, client))
-    order = _Shuffled(len(held), simulation.settings.local.batch, torch_stream(seed, "batches", round, client))
+    order = _Shuffled(len(held), simulation.settings.local.batch_size, torch_stream(seed, "batches", round, client))
     return DataLoader(held, batch_sampler=order)
 
 
@@ -55,7 +55,7 @@ def fit(model: nn.Module, loader: Iterable[Batch], local: LocalTraining) -> floa
             optimizer.zero_grad()
             loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), local.clip)
+            nn.utils.clip_grad_norm_(model.parameters(), local.clip_norm)
             optimizer.step()
             losses.append(loss.item())
     return sum(losses) / len(losses)

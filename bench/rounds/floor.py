@@ -63,5 +63,5 @@ def steps(model: nn.Module, batches: Iterable[Batch], local: LocalTraining) -> N
     for inputs, targets in batches:
         optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten()).backward()
-        nn.utils.clip_grad_norm_(parameters, local.clip, foreach=True)
+        nn.utils.clip_grad_norm_(parameters, local.clip_norm, foreach=True)
         optimizer.step()

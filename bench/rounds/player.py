@@ -18,10 +18,10 @@ WORKERS = 2  # that Nestling is measured with, beside one
 SYSTEMS: dict[str, Callable[[Workload], Turn]] = {
     "floor": lambda workload: Floor(prepare(workload)).turn,
     "research": lambda workload: Research(prepare(workload)).turn,
-    "one": lambda workload: Ours(prepare(workload, cohort="off")).turn,
-    "two": lambda workload: Ours(prepare(workload, WORKERS, cohort="off")).turn,
-    "cohorts": lambda workload: Ours(prepare(workload, WORKERS, cohort="auto")).turn,
-    "profile": lambda workload: Profiled(prepare(workload, cohort="off")).turn,
+    "one": lambda workload: Ours(prepare(workload, group_clients="off")).turn,
+    "two": lambda workload: Ours(prepare(workload, WORKERS, group_clients="off")).turn,
+    "cohorts": lambda workload: Ours(prepare(workload, WORKERS, group_clients="auto")).turn,
+    "profile": lambda workload: Profiled(prepare(workload, group_clients="off")).turn,
 }
 
 

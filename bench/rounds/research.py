@@ -77,7 +77,7 @@ class Research:
             norm.reset_running_stats()
         for client in range(self._simulation.fleet.clients):
             for inputs, _ in DataLoader(
-                Held(self._simulation, client), batch_size=self._simulation.settings.local.batch
+                Held(self._simulation, client), batch_size=self._simulation.settings.local.batch_size
             ):
                 self.model(inputs)
 

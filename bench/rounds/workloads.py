@@ -134,7 +134,7 @@ def experiment(workload: Workload, workers: int = 1, **more: Any) -> Experiment:
         model=Model(name=workload.model, options=workload.options, width=workload.width),
         data=Data(partition="iid" if workload.channels else "user"),
         fleet=FleetSettings(clients=workload.clients, per_round=workload.clients, levels=workload.levels),
-        local=LocalTraining(lr=0.01, epochs=1, batch=10),
+        local=LocalTraining(lr=0.01, epochs=1, batch_size=10),
         evaluate=Evaluate(submodels=False),
         **more,
     )
@@ -178,6 +178,6 @@ def read(simulation: Simulation, client: int, round: int) -> Iterator[tuple[Tens
     random = torch_stream(seed, "augment", round, client)
     data = simulation.data.client(client)
     for _ in range(local.epochs):
-        for chosen in batches(torch.arange(len(data)), local.batch, order):
+        for chosen in batches(torch.arange(len(data)), local.batch_size, order):
             inputs, targets = simulation.setup.task.prepare(data.batch(chosen), random, training=True)
             yield data.transform(inputs, random), targets

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from dataclasses import replace as _with
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated
 
 import msgspec
 
 from nestling.axes.dims import NAME, Dims, factors, leaves, parse
+from nestling.axes.unify import Role
 from nestling.errors import AxisError, nearest
+
+# the reasons from which the roles of axes follow in files that were written without roles
+_ROLES: dict[str, Role] = {"input of the model": "input", "output of the model": "output"}
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A named axis of `size` units; `frozen` is the reason why it cannot be cut, or "" if it can."""
+    """A named axis of `size` units.
+
+    `frozen` is the reason why it cannot be cut, or "" if it can. `role` is "input" or "output" if that reason is that
+    the model's inputs or outputs have this axis, and else "hidden".
+    """
 
     name: str
     size: int
     frozen: str = ""
+    role: Role = "hidden"
 
 
 @dataclass(frozen=True)
@@ -99,13 +107,13 @@ class AxisMap:
         """
         table = dict(self.table)
         for pattern in patterns:
-            hit = fnmatch.filter(table, pattern)
-            if not hit:
+            matches = fnmatch.filter(table, pattern)
+            if not matches:
                 raise AxisError(f"no axis matches {pattern!r}{nearest(pattern, table)}")
-            for name in hit:
+            for name in matches:
                 if not table[name].frozen:
-                    table[name] = _with(table[name], frozen=why or "frozen by hand")
-        return _with(self, table=table)
+                    table[name] = replace(table[name], frozen=why or "frozen by hand")
+        return replace(self, table=table)
 
     def declare(self, patterns: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> AxisMap:
         """Return this map with the dims of some tensors declared by hand.
@@ -130,7 +138,7 @@ class AxisMap:
     def pruned(self) -> AxisMap:
         """Return this map without the named axes that no tensor uses any more."""
         used = {leaf.name for dims in self.dims.values() for dim in dims for leaf in leaves(dim)}
-        return _with(self, table={name: axis for name, axis in self.table.items() if name in used})
+        return replace(self, table={name: axis for name, axis in self.table.items() if name in used})
 
     def to_json(self) -> str:
         """Return this map as JSON text.
@@ -142,7 +150,7 @@ class AxisMap:
         """
         return msgspec.json.encode(
             _AxisMapJson(
-                axes=[_AxisJson(axis.name, axis.size, axis.frozen) for axis in self.table.values()],
+                axes=[_AxisJson(axis.name, axis.size, axis.frozen, axis.role) for axis in self.table.values()],
                 dims={name: str(dims) for name, dims in self.dims.items()},
                 blocks={name: list(names) for name, names in self.blocks.items()},
                 tied=dict(self.tied),
@@ -156,7 +164,7 @@ class AxisMap:
             data = msgspec.json.decode(text, type=_AxisMapJson)
         except (msgspec.DecodeError, UnicodeError) as problem:
             raise AxisError(f"this is not the JSON of an axis map: {' '.join(str(problem).split())}") from None
-        table = {a.name: Axis(a.name, a.size, a.frozen) for a in data.axes}
+        table = {a.name: Axis(a.name, a.size, a.frozen, a.role or _ROLES.get(a.frozen, "hidden")) for a in data.axes}
         if len(table) != len(data.axes):
             raise AxisError("the axis map names an axis twice")
         for name in table:
@@ -176,14 +184,15 @@ class AxisMap:
         return cls(table, dims, blocks, data.tied)
 
     def __str__(self) -> str:
-        free, held = len(self.axes), len(self.frozen)
-        return f"{free} axes to cut, {held} frozen, {len(self.blocks)} blocks, {len(self.dims)} tensors"
+        free, frozen = len(self.axes), len(self.frozen)
+        return f"{free} axes to cut, {frozen} frozen, {len(self.blocks)} blocks, {len(self.dims)} tensors"
 
 
 class _AxisJson(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     size: Annotated[int, msgspec.Meta(ge=1)]
     frozen: str = ""
+    role: Role | None = None
 
 
 class _AxisMapJson(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,7 +56,7 @@ class PassThrough(nn.Module):
         return x
 
 
-def stand_in(block: nn.Module) -> nn.Module:
+def replacement(block: nn.Module) -> nn.Module:
     """Return the module that replaces `block` when it is dropped."""
     return block.dropped() if _is_block(block) else PassThrough()  # type: ignore[operator]
 
@@ -96,9 +95,7 @@ class BlockFinder:
                     self._handles.append(child.register_forward_pre_hook(self._enter(label)))
                     self._handles.append(child.register_forward_hook(self._leave(label)))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for handle in self._handles:
             handle.remove()
 
@@ -137,6 +134,6 @@ class BlockFinder:
             paths = [path for path in paths if not inside(path, paths)]
         blocks = {}
         for path in paths:
-            kept = set(stand_in(modules[path]).state_dict())
+            kept = set(replacement(modules[path]).state_dict())
             blocks[path] = tuple(f"{path}.{name}" for name in modules[path].state_dict() if name not in kept)
         return blocks

@@ -8,13 +8,12 @@ axis. A frozen axis that is given a name can be cut from then on: the user knows
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace as _with
+from dataclasses import replace
 
 from nestling.axes.axismap import Axis, AxisMap
-from nestling.axes.dims import NAME, Dim, Dims, Fixed, Leaf, Product, leaves, names_in, parse
+from nestling.axes.dims import NAME, Dim, Dims, Fixed, Leaf, Product, leaves, names_in, parse, resized
 from nestling.axes.naming import to_dim, unique
 from nestling.axes.unify import Clash, Node, freeze, unify
 from nestling.axes.unify import leaves as node_leaves
@@ -23,19 +22,19 @@ from nestling.errors import AxisError, nearest
 
 def declare(axes: AxisMap, patterns: Mapping[str, str], sizes: Mapping[str, int]) -> AxisMap:
     """Return `axes` with the dims of some tensors declared; see `AxisMap.declare`."""
-    nodes = {name: Node(axis.size, axis.frozen) for name, axis in axes.table.items()}
+    nodes = {name: Node(axis.size, axis.frozen, role=axis.role) for name, axis in axes.table.items()}
     known = {name: [_node(dim, nodes, nodes, "kernel") for dim in dims] for name, dims in axes.dims.items()}
     declared: dict[str, Node] = {}
     for pattern, text in patterns.items():
-        hits = [pattern] if pattern in axes.dims else fnmatch.filter(axes.dims, pattern)
-        if not hits:
+        matches = [pattern] if pattern in axes.dims else fnmatch.filter(axes.dims, pattern)
+        if not matches:
             raise AxisError(f"no tensor matches {pattern!r}{nearest(pattern, axes.dims)}")
-        for name in hits:
+        for name in matches:
             written = _filled(text, pattern, name)
             known_sizes = {**_sizes(nodes), **_sizes(declared), **sizes}
             for place, dim in enumerate(_read(written, axes.dims[name], name, known_sizes)):
                 try:
-                    _thaw(known[name][place], dim)
+                    _thaw_or_freeze(known[name][place], dim)
                     unify(_node(dim, declared, nodes, "declared as a number"), known[name][place])
                 except Clash as clash:
                     raise AxisError(f"{written!r} does not fit the tensor {name!r}: {clash}") from None
@@ -58,7 +57,7 @@ def _sizes(declared: Mapping[str, Node]) -> dict[str, int]:
 
 def _read(text: str, dims: Dims, name: str, sizes: dict[str, int]) -> Dims:
     """Parse `text` for a tensor of known dims, and compute the sizes of new names."""
-    unknown = [word for word in names_in(text) if word not in sizes]
+    unknown = [axis for axis in names_in(text) if axis not in sizes]
     trial = parse(text, {**sizes, **dict.fromkeys(unknown, 1)})
     if len(trial) != len(dims):
         raise AxisError(f"{text!r} gives {len(trial)} dims to the tensor {name!r}, which has {len(dims)}: {dims.shape}")
@@ -66,29 +65,20 @@ def _read(text: str, dims: Dims, name: str, sizes: dict[str, int]) -> Dims:
         new = {leaf.name for leaf in leaves(dim) if leaf.name not in sizes}
         if len(new) > 1:
             raise AxisError(f"{text!r} has the new names {sorted(new)} in one dim: give all but one in sizes={{…}}")
-        for word in new:
-            sizes[word] = _solve(dim, word, real.size, text, name)
+        for axis in new:
+            sizes[axis] = _solve(dim, axis, real.size, text, name)
     result = parse(text, sizes)
     if result.shape != dims.shape:
         raise AxisError(f"{text!r} has shape {result.shape}, but the tensor {name!r} has {dims.shape}")
     return result
 
 
-def _solve(dim: Dim, word: str, size: int, text: str, name: str) -> int:
-    """Return the size of `word` with which `dim` has `size` units."""
+def _solve(dim: Dim, axis: str, size: int, text: str, name: str) -> int:
+    """Return the size of `axis` with which `dim` has `size` units."""
     for guess in range(1, size + 1):
-        if _sized(dim, word, guess) == size:
+        if resized(dim, {axis: guess}).size == size:
             return guess
-    raise AxisError(f"no size of {word!r} makes {text!r} fit the tensor {name!r}")
-
-
-def _sized(dim: Dim, word: str, guess: int) -> int:
-    if isinstance(dim, Fixed):
-        return dim.size
-    if isinstance(dim, Leaf):
-        return guess if dim.name == word else dim.size
-    sizes = [_sized(part, word, guess) for part in dim.parts]
-    return math.prod(sizes) if isinstance(dim, Product) else sum(sizes)
+    raise AxisError(f"no size of {axis!r} makes {text!r} fit the tensor {name!r}")
 
 
 def _node(dim: Dim, new: dict[str, Node], old: Mapping[str, Node], why: str) -> Node:
@@ -103,12 +93,12 @@ def _node(dim: Dim, new: dict[str, Node], old: Mapping[str, Node], why: str) -> 
     return node
 
 
-def _thaw(node: Node, dim: Dim) -> None:
+def _thaw_or_freeze(node: Node, dim: Dim) -> None:
     """Thaw an axis that is given a name; freeze one that is given a number."""
     if any(True for _ in leaves(dim)):
         for leaf in node_leaves(node):
             if leaf.size > 1:
-                leaf.frozen = ""
+                leaf.frozen, leaf.role = "", "hidden"
     else:
         freeze(node, "declared as a number")
 
@@ -126,6 +116,6 @@ def _rebuilt(
             for place, leaf in enumerate(parts):
                 if leaf not in names:
                     names[leaf] = name if len(parts) == 1 else unique(f"{name}.{place}", taken)
-    table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
+    table = {name: Axis(name, leaf.size, leaf.frozen, leaf.role) for leaf, name in names.items()}
     dims = {name: Dims(to_dim(node, names) for node in tensor) for name, tensor in known.items()}
-    return _with(axes, table=table, dims=dims).pruned()
+    return replace(axes, table=table, dims=dims).pruned()

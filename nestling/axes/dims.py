@@ -16,13 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nestling.errors import AxisError
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\Z")
-_DEEP = 50  # the maximum depth of parentheses: input may be untrusted
+_MAX_DEPTH = 50  # of parentheses: input may be untrusted
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)|(?P<number>\d{1,12}(?![A-Za-z0-9_]))|(?P<mark>[()+]))")
 
 
@@ -126,12 +126,16 @@ def factors(dim: Dim) -> Iterator[Dim]:
         yield dim
 
 
-def replace(dim: Dim, leaf: Callable[[Leaf], Dim]) -> Dim:
-    """Return `dim` with every leaf replaced by ``leaf(old)``."""
+def resized(dim: Dim, sizes: Mapping[str, int]) -> Dim:
+    """Return `dim` with the axes named in `sizes` resized.
+
+    >>> resized(Product((Leaf("heads", 4), Leaf("dim", 8))), {"dim": 2}).size
+    8
+    """
     if isinstance(dim, Leaf):
-        return leaf(dim)
+        return Leaf(dim.name, sizes.get(dim.name, dim.size))
     if isinstance(dim, Product | Sum):
-        return type(dim)(tuple(replace(part, leaf) for part in dim.parts))
+        return type(dim)(tuple(resized(part, sizes) for part in dim.parts))
     return dim
 
 
@@ -141,7 +145,7 @@ def smaller(dims: Dims, sizes: Mapping[str, int]) -> Dims:
     >>> smaller(Dims([Leaf("out", 8), Fixed(3)]), {"out": 2}).shape
     (2, 3)
     """
-    return Dims(replace(dim, lambda leaf: Leaf(leaf.name, sizes.get(leaf.name, leaf.size))) for dim in dims)
+    return Dims(resized(dim, sizes) for dim in dims)
 
 
 def parse(text: str, sizes: Mapping[str, int]) -> Dims:
@@ -152,8 +156,8 @@ def parse(text: str, sizes: Mapping[str, int]) -> Dims:
     """
     tokens = _tokens(text)
     deepest = max(itertools.accumulate({"(": 1, ")": -1}.get(token, 0) for token in tokens), default=0)
-    if deepest > _DEEP:
-        raise AxisError(f"the pattern {text[:40]!r}… nests parentheses more than {_DEEP} deep")
+    if deepest > _MAX_DEPTH:
+        raise AxisError(f"the pattern {text[:40]!r}… nests parentheses more than {_MAX_DEPTH} deep")
     dims, rest = _sequence(tokens, text, sizes)
     if rest:
         fault = "closes a parenthesis that was never opened" if rest[0] == ")" else "has a sum outside of parentheses"

@@ -38,11 +38,11 @@ def adjust(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
     _attention(module, dims, kept)
 
 
-def _of(dims: Mapping[str, Dims], name: str) -> Dims:
+def _dims_of(dims: Mapping[str, Dims], name: str) -> Dims:
     """Return the dims of a tensor of a module, which a parametrisation may have moved."""
-    for place in (name, f"parametrizations.{name}.original", f"parametrizations.{name}.original1"):
-        if place in dims:
-            return dims[place]
+    for path in (name, f"parametrizations.{name}.original", f"parametrizations.{name}.original1"):
+        if path in dims:
+            return dims[path]
     raise BuildError(f"the layer's tensor {name!r} is not among {sorted(dims)}")
 
 
@@ -71,7 +71,7 @@ def _linear(layer: nn.Linear, _dims: Mapping[str, Dims], _kept: Kept) -> None:
 
 def _conv(layer: nn.modules.conv._ConvNd, dims: Mapping[str, Dims], kept: Kept) -> None:
     if layer.groups > 1:
-        layer.groups = _outer(_of(dims, "weight")[0], layer.groups, kept)
+        layer.groups = _outer(_dims_of(dims, "weight")[0], layer.groups, kept)
     sizes = (layer.weight.shape[0], layer.weight.shape[1] * layer.groups)
     layer.in_channels, layer.out_channels = sizes if layer.transposed else sizes[::-1]
 
@@ -101,7 +101,7 @@ class _AnyInstanceNorm(nn.GroupNorm):
 def _group_norm(layer: nn.GroupNorm, dims: Mapping[str, Dims], kept: Kept) -> None:
     if layer.affine:
         if layer.num_groups > 1:
-            layer.num_groups = _outer(_of(dims, "weight")[0], layer.num_groups, kept)
+            layer.num_groups = _outer(_dims_of(dims, "weight")[0], layer.num_groups, kept)
         layer.num_channels = len(layer.weight)
     elif layer.num_groups == layer.num_channels:
         layer.__class__ = _AnyInstanceNorm

@@ -48,7 +48,7 @@ def axis_map(
             for place, node in enumerate(nodes):
                 name(node, _module_of(parameter) + ("" if len(nodes) == 1 else f".{place}"), free)
 
-    table = {name: Axis(name, leaf.size, leaf.frozen) for leaf, name in names.items()}
+    table = {name: Axis(name, leaf.size, leaf.frozen, leaf.role) for leaf, name in names.items()}
     first: dict[int, str] = {}
     tied = {}
     for label, tensor in tensors(model):

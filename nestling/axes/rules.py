@@ -52,7 +52,7 @@ def rule(names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def meet(a: Node, b: Node) -> Node:
+def unify_broadcast(a: Node, b: Node) -> Node:
     """Unify two dims that broadcast against each other."""
     if a.size == 1 or b.size == 1:
         return b if a.size == 1 else a
@@ -79,7 +79,7 @@ def pointwise(t: DimTracker, out: Any, args: Args) -> None:
             if node.size != 1:
                 t.produces(node, tensor, name_it=False)
                 old = dims[place]
-                dims[place] = node if old is None else meet(old, node)
+                dims[place] = node if old is None else unify_broadcast(old, node)
     for result in results:
         if result.shape == results[0].shape:
             t.set(result, [node or constant(size) for node, size in zip(dims, result.shape, strict=True)])
@@ -157,7 +157,7 @@ def matmul(t: DimTracker, out: Any, args: Args) -> None:
     x, y = args["self"], args["mat2"] if "mat2" in args else args["other"]
     a, b = t.get(x), t.get(y)
     unify(a[-1], b[-2])
-    batch = [meet(p, q) for p, q in zip(a[:-2], b[:-2], strict=True)]
+    batch = [unify_broadcast(p, q) for p, q in zip(a[:-2], b[:-2], strict=True)]
     t.produces(a[-2], x, name_it=False)
     t.produces(b[-1], y)
     t.set(out, [*batch, a[-2], b[-1]])
@@ -290,7 +290,7 @@ def attention(t: DimTracker, out: Any, args: Args) -> None:
     for x, y, z in zip(q[:-2], k[:-2], v[:-2], strict=True):
         unify(y, z)
         if x.size == y.size:
-            front.append(meet(x, y))
+            front.append(unify_broadcast(x, y))
         else:  # grouped queries: several heads of queries to each head of keys
             heads, queries = factor(x, y.size, ("heads", "queries"))
             unify(heads, y)
@@ -299,7 +299,7 @@ def attention(t: DimTracker, out: Any, args: Args) -> None:
     mask = args.get("attn_mask", args.get("attn_bias"))
     if mask is not None:
         for node, other in zip([*front, q[-2], k[-2]][::-1], t.get(mask)[::-1], strict=False):
-            meet(node, other)
+            unify_broadcast(node, other)
     t.set(tensors_in(out)[0], [*front, q[-2], v[-1]])
 
 

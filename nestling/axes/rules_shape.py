@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from nestling.axes.rules import Args, DimTracker, constant, meet, rule
+from nestling.axes.rules import Args, DimTracker, constant, rule, unify_broadcast
 from nestling.axes.shapes import tensors_in
 from nestling.axes.unify import Clash, Node, concat, factor, freeze, is_frozen, product, segment
 
@@ -113,7 +113,7 @@ def cat(t: DimTracker, out: Any, args: Args) -> None:
     dims = [list(t.get(x)) for x in parts]
     nodes = dims[0]
     for other in dims[1:]:
-        nodes = [a if k == dim else meet(a, b) for k, (a, b) in enumerate(zip(nodes, other, strict=True))]
+        nodes = [a if k == dim else unify_broadcast(a, b) for k, (a, b) in enumerate(zip(nodes, other, strict=True))]
     nodes[dim] = concat([other[dim] for other in dims])
     t.set(out, nodes)
 
@@ -124,7 +124,7 @@ def stack(t: DimTracker, out: Any, args: Args) -> None:
     dims = [t.get(x) for x in args["tensors"]]
     nodes = list(dims[0])
     for other in dims[1:]:
-        nodes = [meet(a, b) for a, b in zip(nodes, other, strict=True)]
+        nodes = [unify_broadcast(a, b) for a, b in zip(nodes, other, strict=True)]
     nodes.insert(args.get("dim", 0) % out.dim(), constant(len(dims), "stacked"))
     t.set(out, nodes)
 
@@ -164,10 +164,10 @@ def slice_(t: DimTracker, out: Any, args: Args) -> None:
 def select(t: DimTracker, out: Any, args: Args) -> None:
     """Single units are selected by number: the dim is frozen."""
     nodes = list(t.get(args["self"]))
-    taken = nodes.pop(args.get("dim", 0) % len(nodes))
+    selected = nodes.pop(args.get("dim", 0) % len(nodes))
     for result in tensors_in(out):
         t.set(result, nodes)
-        t.freeze_on_use(result, taken, "units are taken by number")
+        t.freeze_on_use(result, selected, "units are taken by number")
 
 
 @rule("roll flip")

@@ -18,7 +18,7 @@ from nestling.torch_private import TorchDispatchMode, tree_map_only
 T = TypeVar("T")
 
 _CONSTRUCTORS = frozenset(["arange", "linspace", "ones", "full", "eye", "tril_indices", "triu_indices", "_to_copy"])
-_SMALL = 1 << 22  # larger tensors that the code creates stay without values
+_MAX_VALUES = 1 << 22  # of a tensor that the code creates; larger ones stay without values
 
 
 class ShapeMode(TorchDispatchMode):
@@ -51,7 +51,7 @@ class ShapeMode(TorchDispatchMode):
                 Tensor, lambda tensor: tensor if tensor.is_meta else self.twin(tensor), (args, kwargs)
             )
         out = func(*args, **kwargs)
-        if valued and func.overloadpacket.__name__ in _CONSTRUCTORS and out.is_meta and out.numel() <= _SMALL:
+        if valued and func.overloadpacket.__name__ in _CONSTRUCTORS and out.is_meta and out.numel() <= _MAX_VALUES:
             kwargs = {name: "cpu" if name == "device" else value for name, value in kwargs.items()}
             out = func(*args, **kwargs)
         self.seen(func, args, kwargs, out)

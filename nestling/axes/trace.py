@@ -30,7 +30,7 @@ from nestling.draws import drawing
 from nestling.errors import NestlingError, TraceError, first_line
 from nestling.torch_private import tree_leaves
 
-_FEW = 12  # up to so many groups are tried one by one
+_MAX_TRIED_ALONE = 12  # with more groups than these, they are only tried together
 _FAST_ATTENTION = threading.RLock()
 
 
@@ -49,13 +49,12 @@ def trace(model: nn.Module, *example: Any, **kwexample: Any) -> AxisMap:
     >>> print(axes.dims["4.weight"], "|", axes.frozen["model.4"])
     model.4 (model.0 36) | output of the model
     """
-    _usable(model)
+    _check_model(model)
     axes = find_axes(model, example, kwexample)
     if axes.groups:
         axes = _freeze_counted_groups(model, axes, example, kwexample)
     if not axes.axes:
-        ends = ("output of the model", "input of the model")
-        why = next((reason for reason in axes.frozen.values() if reason not in ends), "")
+        why = next((axis.frozen for axis in axes.table.values() if axis.role == "hidden"), "")
         raise TraceError(
             f"{type(model).__name__} has nothing to cut: "
             + (f"every hidden axis is frozen, the first because: {why}" if why else "it has no hidden axis")
@@ -81,7 +80,7 @@ def _freeze_counted_groups(
 
     if follows(groups):
         return axes
-    fixed = [name for name in groups if not follows([name])] if len(groups) <= _FEW else groups
+    fixed = [name for name in groups if not follows([name])] if len(groups) <= _MAX_TRIED_ALONE else groups
     return axes.freeze(*map(escape, fixed or groups), why=COUNTED)
 
 
@@ -130,7 +129,7 @@ def _run(model: nn.Module, training: bool, example: tuple[Any, ...], kwexample: 
     known = _register(tracer, twin)
     for given in tree_leaves((example, kwexample)):
         if isinstance(given, Tensor):
-            tracer.set(given, [constant(size, "input of the model") for size in given.shape])
+            tracer.set(given, [Node(size, "input of the model", role="input") for size in given.shape])
     finder = BlockFinder(twin, tracer)
     draws = drawing(torch.Generator().manual_seed(0))
     with _without_fast_attention(), torch.no_grad(), draws, finder, tracer:
@@ -152,7 +151,7 @@ def _without_fast_attention() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _usable(model: nn.Module) -> None:
+def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TraceError(f"trace needs an nn.Module, not {type(model).__name__}")
     for name, tensor in tensors(model):
@@ -241,7 +240,7 @@ class Tracer(ShapeMode):
         """Freeze the dims of an output of the model."""
         self._use(output)
         for node in self.get(output):
-            freeze(node, "output of the model")
+            freeze(node, "output of the model", "output")
 
     def freeze_on_use(self, tensor: Tensor, node: Node, why: str) -> None:
         """Freeze `node` once something is computed from `tensor`, but not if only its shape is read."""

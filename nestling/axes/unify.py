@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 Kind = Literal["product", "sum"]
+Role = Literal["hidden", "input", "output"]
 
 
 class Clash(Exception):
@@ -24,19 +25,21 @@ class Clash(Exception):
 class Node:
     """One dim: a leaf, or a product or sum of other nodes.
 
-    `frozen` is the reason why a leaf cannot be cut, `hint` a suffix for the name of a part, `used` whether anything was
-    computed from it (false for a dim that is only sliced off), `produced` whether a parameter produces it in an
-    activation (false for a dim that is only combined with zeros made by the code).
+    `frozen` is the reason why a leaf cannot be cut, `role` whether that is because it is an input or an output of the
+    model, `hint` a suffix for the name of a part, `used` whether anything was computed from it (false for a dim that is
+    only sliced off), `produced` whether a parameter produces it in an activation (false for a dim that is only combined
+    with zeros made by the code).
     """
 
-    __slots__ = ("frozen", "hint", "kind", "parent", "parts", "produced", "size", "used")
+    __slots__ = ("frozen", "hint", "kind", "parent", "parts", "produced", "role", "size", "used")
 
-    def __init__(self, size: int, frozen: str = "", hint: str = "") -> None:
+    def __init__(self, size: int, frozen: str = "", hint: str = "", role: Role = "hidden") -> None:
         self.size = size
         self.parent: Node | None = None
         self.kind: Kind | None = None
         self.parts: list[Node] = []
         self.frozen = frozen or ("one" if size == 1 else "")
+        self.role = role
         self.hint = hint
         self.used = False
         self.produced = False
@@ -67,10 +70,11 @@ def is_frozen(node: Node) -> bool:
     return all(leaf.frozen for leaf in leaves(node))
 
 
-def freeze(node: Node, why: str) -> None:
-    """Freeze every leaf of `node`; the first reason given is kept."""
+def freeze(node: Node, why: str, role: Role = "hidden") -> None:
+    """Freeze every leaf of `node`; the first reason given is kept, with its role."""
     for leaf in leaves(node):
-        leaf.frozen = leaf.frozen or why
+        if not leaf.frozen:
+            leaf.frozen, leaf.role = why, role
 
 
 def use(node: Node) -> None:
@@ -102,7 +106,8 @@ def _join(kind: Kind, parts: list[Node]) -> Node:
     sizes = [part.size for part in parts]
     joined = Node(math.prod(sizes) if kind == "product" else sum(sizes))
     if all(part.kind is None and part.frozen for part in parts):
-        joined.frozen = next((part.frozen for part in parts if part.frozen != "one"), "one")
+        reason = next((part for part in parts if part.frozen != "one"), Node(1))
+        joined.frozen, joined.role = reason.frozen, reason.role
     else:
         joined.kind, joined.parts = kind, parts
     return joined
@@ -111,7 +116,7 @@ def _join(kind: Kind, parts: list[Node]) -> Node:
 def _become(leaf: Node, kind: Kind, parts: list[Node]) -> None:
     leaf.kind, leaf.parts = kind, parts
     for part in parts:
-        part.frozen = part.frozen or leaf.frozen
+        freeze(part, leaf.frozen, leaf.role)
         part.used = part.used or leaf.used
         part.produced = part.produced or leaf.produced
     leaf.frozen = ""
@@ -163,7 +168,7 @@ def segment(node: Node, sizes: Sequence[int]) -> list[Node]:
         return [node]
     if node.kind is None:
         if node.frozen:
-            return [Node(size, node.frozen) for size in sizes]
+            return [Node(size, node.frozen, role=node.role) for size in sizes]
         if len(set(sizes)) == 1:
             _become(node, "sum", [Node(sizes[0])] * len(sizes))
         else:
@@ -202,7 +207,7 @@ def unify(a: Node, b: Node) -> Node:
     if b.kind is None:
         b.parent = a
         if b.frozen:
-            freeze(a, b.frozen)
+            freeze(a, b.frozen, b.role)
         for leaf in leaves(a):
             leaf.used = leaf.used or b.used
             leaf.produced = leaf.produced or b.produced

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -16,28 +16,23 @@ from typer.main import get_command
 from nestling.cli import signals
 from nestling.cli.check import check_command
 from nestling.cli.compare import compare_command
-from nestling.cli.complaint import complaint
+from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.doctor import doctor_command
 from nestling.cli.list import list_command
-from nestling.cli.log import shown
+from nestling.cli.log import log_to_stderr
 from nestling.cli.report import report_command
 from nestling.cli.run import resume_command, run_command
-from nestling.cli.screen import err
+from nestling.cli.screen import err, examples
 from nestling.heap import keep_freed_memory
-
-
-def _examples(*lines: str) -> str:
-    return "\n  ".join(["\b\nExamples:", *lines])  # \b keeps the lines as they are
-
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: short, and the same in all versions of typer
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_examples(
+    epilog=examples(
         "nestling run heterofl-digits",
         "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3",
         "nestling list presets",
@@ -45,45 +40,39 @@ app = typer.Typer(
         "nestling check package.module:factory",
     ),
 )
-app.command(
+
+
+def _add(name: str, command: Callable[..., None], *example_commands: str) -> None:
+    app.command(name, epilog=examples(*example_commands))(command)
+
+
+_add(
     "run",
-    epilog=_examples(
-        "nestling run heterofl-digits",
-        "nestling run fedrolex-digits rounds=50 seed=1 fleet.levels=a-c-e workers=2 --out runs/first",
-        "nestling run experiment.toml local.lr=0.05",
-    ),
-)(run_command)
-app.command("resume", epilog=_examples("nestling resume runs/first", "nestling resume runs/first rounds=50 workers=2"))(
-    resume_command
+    run_command,
+    "nestling run heterofl-digits",
+    "nestling run fedrolex-digits rounds=50 seed=1 fleet.levels=a-c-e workers=2 --out runs/first",
+    "nestling run experiment.toml local.lr=0.05",
 )
-app.command(
+_add("resume", resume_command, "nestling resume runs/first", "nestling resume runs/first rounds=50 workers=2")
+_add(
     "compare",
-    epilog=_examples(
-        "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3 --out runs/compare",
-        "nestling compare heterofl-digits fjord-digits rounds=40 --json",
-        "nestling compare runs/first runs/second",
-    ),
-)(compare_command)
-app.command("report", epilog=_examples("nestling report runs/compare", "nestling report runs/first --out page.html"))(
-    report_command
+    compare_command,
+    "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3 --out runs/compare",
+    "nestling compare heterofl-digits fjord-digits rounds=40 --json",
+    "nestling compare runs/first runs/second",
 )
-app.add_typer(data_app, name="data")
-app.command(
-    "list",
-    epilog=_examples(
-        "nestling list models --json", "nestling list methods", "nestling list presets fedrolex cifar10 laptop"
-    ),
-)(list_command)
-app.command(
+_add("report", report_command, "nestling report runs/compare", "nestling report runs/first --out page.html")
+_add("list", list_command, "nestling list models --json", "nestling list presets fedrolex cifar10 laptop")
+_add(
     "cost",
-    epilog=_examples(
-        "nestling cost --model cnn",
-        "nestling cost --model resnet18 --levels a,c,0.3 --batch 64 --set classes=100 --set norm=gn",
-        "nestling cost --model package.module:factory --json",
-    ),
-)(cost_command)
-app.command("check", epilog=_examples("nestling check mynets:make", "nestling check vit-tiny --json"))(check_command)
-app.command("doctor", epilog=_examples("nestling doctor", "nestling doctor --json > machine.json"))(doctor_command)
+    cost_command,
+    "nestling cost --model cnn",
+    "nestling cost --model resnet18 --levels a,c,0.3 --batch 64 --set classes=100 --set norm=gn",
+    "nestling cost --model package.module:factory --json",
+)
+_add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
+_add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")
+app.add_typer(data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)
@@ -91,13 +80,15 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks, as NESTLING_DEBUG=1 does; accepted anywhere.")
+        bool, typer.Option("--debug", help="Show the traceback of an error, as NESTLING_DEBUG=1 does.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Also show informational messages, such as fallbacks; accepted anywhere.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show informational messages.")] = False,
 ) -> None:
-    """Federated learning on devices of every size: one global model, each device trains the slice it can carry."""
+    """Federated learning on devices of every size.
+
+    There is one global model, and each device trains the slice of it that fits the device. --debug and --verbose may
+    also follow a command. 'nestling COMMAND --help' describes a command.
+    """
     if version:
         from nestling import __version__  # noqa: PLC0415
 
@@ -110,27 +101,28 @@ def _root(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0 done, 2 bad input, 1 anything else, 130 interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP.
+    The code is 0 for success, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 1 for any
+    other error.
     """
-    given = list(sys.argv[1:] if args is None else args)
+    words = list(sys.argv[1:] if args is None else args)
     if args is None:  # this process runs nothing else
         keep_freed_memory()
         signals.install()
-    debug = "--debug" in given or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
-    verbose = "--verbose" in given
-    given = [word for word in given if word not in ("--debug", "--verbose")]
+    debug = "--debug" in words or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
+    verbose = "--verbose" in words
+    words = [word for word in words if word not in ("--debug", "--verbose")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # write ? where the terminal has no ×
+            stream.reconfigure(errors="replace")  # write ? if the terminal cannot show a character, such as ×
     try:
-        with shown(verbose):
-            code = get_command(app).main(given, prog_name="nestling", standalone_mode=False)
+        with log_to_stderr(verbose):
+            code = get_command(app).main(words, prog_name="nestling", standalone_mode=False)
         sys.stdout.flush()  # raise an error of a full disk here, not at exit
     except (KeyboardInterrupt, typer.Abort):
         return signals.exit_code(otherwise=130)
-    except BrokenPipeError:  # the reader of our output has ended, as in 'nestling list models | head'
+    except BrokenPipeError:  # the program that read our output has ended, as in 'nestling list models | head'
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit cannot fail
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail
         return 1
     except Exception as problem:
         if debug:
@@ -143,7 +135,7 @@ def _print_error(problem: Exception) -> int:
     """Print an error as one sentence on stderr; return the exit code."""
     from rich.text import Text  # noqa: PLC0415
 
-    code, sentence = complaint(problem)
+    code, message = exit_code_and_message(problem)
     with contextlib.suppress(OSError):  # the terminal may be closed
-        err().print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
+        err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     return code

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestling.cli.screen import out, print_json, print_table, working
-from nestling.cli.target import load, parse_options
+from nestling.cli.screen import AsJson, out, print_json, print_table, working
+from nestling.cli.target import ModelOptions, load, parse_options
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,24 +18,22 @@ if TYPE_CHECKING:
 
 def check_command(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="package.module:factory, or a name from 'nestling list models'.")
+        str, typer.Argument(metavar="TARGET", help="A name from 'nestling list models', or package.module:factory.")
     ],
-    options: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the model; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    options: ModelOptions = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Prove that a model can be cut.
+    """Prove that a model can be cut into sub-models.
 
-    The exit code is 0 if it can, 1 if something is wrong. A factory is a function without arguments that returns
-    (model, example); the example is a tensor, a tuple of tensors, or a dictionary of keyword arguments. A model with
-    an attribute example_inputs will do as well. The module is looked for in the current directory first.
+    The exit code is 0 if it can, and 1 if an axis or a sub-model fails. A factory is a function without arguments that
+    returns (model, example), where the example is a tensor, a tuple of tensors, or a dictionary of keyword arguments.
+    It may also return a model that has such an example as its attribute example_inputs. The module is searched for in
+    the current directory first.
     """
-    given = parse_options(options or [])
     with working(f"tracing {target}"):
         import nestling  # noqa: PLC0415
 
-        loaded = load(target, given)
+        loaded = load(target, parse_options(options or []))
         axes = nestling.trace(loaded.model, *loaded.args, **loaded.kwargs)
     with working(f"proving the axes of {target}"):
         report = nestling.check(loaded.model, axes, *loaded.args, **loaded.kwargs)

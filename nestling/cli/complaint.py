@@ -7,29 +7,30 @@ import errno
 from nestling.cli.screen import one_line
 from nestling.errors import NestlingError, first_line
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # the fault of the machine, not of the input
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # caused by the machine, not by the input
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # messages of PyTorch's allocators
 
 
-def complaint(problem: Exception) -> tuple[int, str]:
+def exit_code_and_message(problem: Exception) -> tuple[int, str]:
     """Return the exit code and the one-line message for an error.
 
-    >>> complaint(NestlingError("there is no" + chr(10) + "such thing"))
+    >>> exit_code_and_message(NestlingError("there is no" + chr(10) + "such thing"))
     (2, 'there is no such thing')
-    >>> complaint(FileNotFoundError(2, "No such file or directory", "a/b"))
+    >>> exit_code_and_message(FileNotFoundError(2, "No such file or directory", "a/b"))
     (2, "'a/b': No such file or directory")
     """
     if isinstance(problem, NestlingError):
         return problem.exit_code, " ".join(str(problem).split())
     if hasattr(problem, "format_message"):  # an error of click, which some versions of typer include
-        sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())  # from typer up to 0.24
+        # typer up to 0.24 adds "(env var: 'None')"
+        sentence = " ".join(problem.format_message().replace(" (env var: 'None')", "").split())
         context = getattr(problem, "ctx", None)
         if context is not None and not sentence.endswith("?"):
             sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
         return 2, sentence
     if isinstance(problem, OSError) and problem.errno is not None:
         file = f"{str(problem.filename)!r}: " if problem.filename is not None else ""
-        return 1 if problem.errno in _DISK else 2, f"{file}{problem.strerror}"
+        return 1 if problem.errno in _DISK_ERRORS else 2, f"{file}{problem.strerror}"
     if isinstance(problem, MemoryError) or any(text in str(problem).lower() for text in _NO_MEMORY):
         return 1, f"there is not enough memory ({first_line(problem)}): use a smaller model, batch or number of workers"
     return 1, f"unexpected {one_line(problem)} (--debug shows where)"

@@ -7,39 +7,39 @@ from typing import Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.screen import print_json, print_table, working
-from nestling.cli.target import load, parse_options
+from nestling.cli.screen import AsJson, print_json, print_table, working
+from nestling.cli.target import ModelOptions, load, parse_options
 from nestling.errors import NestlingError
 
-_LARGEST = 10**7  # samples in a batch; the product with a model's activations must fit into 64 bits
+_MAX_BATCH = 10**7  # samples: the product with a model's activations must fit into 64 bits
 
 
 def cost_command(
     model: Annotated[
         str,
-        typer.Option("--model", "-m", metavar="MODEL", help="A name from 'nestling list models', or module:factory."),
+        typer.Option(
+            "--model", "-m", metavar="MODEL", help="A name from 'nestling list models', or package.module:factory."
+        ),
     ],
     levels: Annotated[
-        str, typer.Option(metavar="LEVELS", help="Levels a to e (widths 1 to 1/16), or widths such as 0.3.")
+        str, typer.Option(metavar="LEVELS", help="Levels from a (width 1) to e (width 1/16), or widths such as 0.3.")
     ] = "a,b,c,d,e",
     batch: Annotated[
-        int, typer.Option(metavar="N", help="Samples in a training step, for activations and memory.")
+        int, typer.Option(metavar="N", help="The samples of a training step, for activations and memory.")
     ] = 32,
-    options: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the model; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    options: ModelOptions = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show what each level of a model costs.
 
-    That is: parameters, bytes to send, multiply-accumulates (MACs), and the memory of training. Nothing of the model's
-    size is allocated.
+    The table holds parameters, bytes to send, multiply-accumulates (MACs), and the memory of training. A model from
+    'nestling list models' is not allocated, so large ones need no memory.
     """
     from nestling.fleet import parse_levels  # noqa: PLC0415
 
     widths = {level.name: level.ratio for level in parse_levels(levels)}
-    if not 1 <= batch <= _LARGEST:
-        raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {_LARGEST:,}")
+    if not 1 <= batch <= _MAX_BATCH:
+        raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {_MAX_BATCH:,}")
     rows = _rows(model, widths, batch, parse_options(options or []))
     if as_json:
         print_json(rows)

@@ -14,12 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.screen import out, print_json, working
+from nestling.cli.screen import AsJson, out, print_json, working
 from nestling.cli.unsafe_kernels import KERNELS, verdict
 
-# required packages, and optional ones: package → the extra that installs it
-_NEEDED = ("torch", "numpy", "safetensors", "msgspec", "rich", "typer", "tomli-w")
-_OPTIONAL = {
+_REQUIRED = ("torch", "numpy", "safetensors", "msgspec", "rich", "typer", "tomli-w")
+_OPTIONAL = {  # package → the extra that installs it
     "scikit-learn": "data",
     "pooch": "data",
     "tqdm": "data",
@@ -31,18 +30,24 @@ _OPTIONAL = {
     "numba": "fast",
     "ray": "ray",
 }
-_NAMES = 18  # the width of the column of names
+_NAME_WIDTH = 18  # columns
 _X86 = ("sse4_1", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 _ARM = ("asimd", "asimddp", "sve", "sve2", "bf16")
 
 
 def doctor_command(
     kernels: Annotated[
-        bool, typer.Option("--kernels/--no-kernels", help="Try kernels that are wrong on some processors: seconds.")
+        bool,
+        typer.Option(
+            "--kernels/--no-kernels", help="Try kernels that are wrong on some processors, which takes some seconds."
+        ),
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what a bug report needs: processor, speed layers, versions, memory, disk, and which kernels are safe."""
+    """Show the facts about this machine that a bug report needs.
+
+    These are the processor, speed layers, memory, disk space, versions of packages, and which kernels are safe here.
+    """
     with working("looking at this machine"):
         from nestling import __version__  # noqa: PLC0415
 
@@ -53,7 +58,7 @@ def doctor_command(
             "speed layers": _speed_layers(),
             "memory": _memory(),
             "disk": _disk(),
-            "packages": {name: _version(name) for name in _NEEDED},
+            "packages": {name: _version(name) for name in _REQUIRED},
             "optional packages": {name: _version(name) for name in _OPTIONAL},
         }
     if kernels:
@@ -133,13 +138,13 @@ def _disk() -> dict[str, dict[str, Any]]:
     """Return the free bytes of the folders for runs, downloads and temporary files, and of shared memory."""
     from nestling.data.cache import download_dir  # noqa: PLC0415
 
-    places = {"here": Path.cwd(), "downloads": download_dir(), "temporary": Path(tempfile.gettempdir())}
-    places |= {"shared memory": Path("/dev/shm")} if Path("/dev/shm").is_dir() else {}
+    folders = {"here": Path.cwd(), "downloads": download_dir(), "temporary": Path(tempfile.gettempdir())}
+    folders |= {"shared memory": Path("/dev/shm")} if Path("/dev/shm").is_dir() else {}
     facts = {}
-    for name, place in places.items():
-        folder = next(path for path in (place, *place.parents) if path.exists())
-        free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
-        facts[name] = {"path": str(place), "free": free, "writable": writable}
+    for name, folder in folders.items():
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free, writable = shutil.disk_usage(existing).free, os.access(existing, os.W_OK)
+        facts[name] = {"path": str(folder), "free": free, "writable": writable}
     return facts
 
 
@@ -157,26 +162,24 @@ def _print(facts: Mapping[str, Any]) -> None:
     console = out()
     for title, section in facts.items():
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(style="cyan", no_wrap=True, min_width=_NAMES)
+        table.add_column(style="cyan", no_wrap=True, min_width=_NAME_WIDTH)
         table.add_column(overflow="fold")
         for name, value in section.items():
-            text, style = _shown(title, name, value)
+            text, style = _format(title, name, value)
             table.add_row(f"  {name if title == 'kernels' else name.replace('_', ' ')}", text, style=style)
         console.print(title, style="bold")
         console.print(table)
 
 
-def _shown(title: str, name: str, value: Any) -> tuple[str, str]:
+def _format(title: str, name: str, value: Any) -> tuple[str, str]:
     """Return a formatted value and its style."""
     if title == "kernels":
         return value["verdict"], {True: "green", False: "yellow", None: "dim"}[value["safe"]]
     if title == "memory":
         return ("not known" if value is None else amount(value, BYTES)), ""
     if title == "disk":
-        return (
-            f"{amount(value['free'], BYTES)} free{'' if value['writable'] else ', not writable'} in {value['path']}",
-            "",
-        )
+        access = "" if value["writable"] else ", not writable"
+        return f"{amount(value['free'], BYTES)} free{access} in {value['path']}", ""
     if title == "optional packages" and value is None:
         return f"not installed: pip install 'nestling[{_OPTIONAL[name]}]'", "dim"
     if isinstance(value, Mapping):

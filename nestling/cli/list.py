@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from nestling.cli.screen import print_json, print_table, working
+from nestling.cli.screen import AsJson, print_json, print_table, working
 from nestling.errors import NestlingError, nearest
 
 
@@ -59,9 +59,9 @@ KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
 def list_command(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to list: {', '.join(KINDS)}.")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="Show only names that contain these words.")
+        list[str] | None, typer.Argument(metavar="WORD", help="Show only names that contain all these words.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the available methods, models, datasets or presets."""
     if kind not in KINDS:

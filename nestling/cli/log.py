@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
-class _Lines(logging.Handler):
-    """Writes one line per message to the current stderr, which a progress bar may have replaced."""
+class _StderrHandler(logging.Handler):
+    """Write one line per message to the current stderr, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
@@ -19,15 +19,15 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def shown(verbose: bool) -> Iterator[None]:
-    """Print warnings of the logger ``nestling`` inside this context; with `verbose`, its other messages, too."""
-    logger, lines = logging.getLogger("nestling"), _Lines(logging.INFO if verbose else logging.WARNING)
-    before = logger.level
-    logger.addHandler(lines)
+def log_to_stderr(verbose: bool) -> Iterator[None]:
+    """Print warnings of the logger ``nestling`` inside this context; with `verbose`, informational messages, too."""
+    logger, handler = logging.getLogger("nestling"), _StderrHandler(logging.INFO if verbose else logging.WARNING)
+    level_before = logger.level
+    logger.addHandler(handler)
     if verbose:
         logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(lines)
-        logger.setLevel(before)
+        logger.removeHandler(handler)
+        logger.setLevel(level_before)

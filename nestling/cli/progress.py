@@ -1,4 +1,4 @@
-"""What a run shows while it runs: a progress bar on the terminal, TensorBoard where it is asked for."""
+"""The progress of a run: a bar on the terminal, and TensorBoard if requested."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from nestling.server.state import ServerState
 from nestling.tasks import Metric
 
 
+def make_progress(*columns: progress.ProgressColumn) -> progress.Progress:
+    """Return a progress bar on stderr with `columns` between the bar and the times; it is hidden without a terminal."""
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *columns,
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=err(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
 class ProgressBar(Callback):
     """A progress bar with the task's first metric, bytes sent, and the time left; nothing without a terminal."""
 
     def __init__(self, label: str) -> None:
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[figures]}"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
-            console=err(),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
+        self._progress = make_progress(progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[figures]}"))
         self._task = self._progress.add_task(label, total=None, figures="starting")
         self._metric = Metric("accuracy", "higher", percent=True)
         self._clients = 0
@@ -50,7 +54,7 @@ class ProgressBar(Callback):
         self._progress.stop()
 
     def on_start(self, simulation: Simulation, state: ServerState) -> None:
-        """Show how far a run is, and how far it goes; and what it took of a file of weights."""
+        """Show the rounds done and to do, and which tensors were loaded from a file of weights."""
         if simulation.started:
             err().print(simulation.started, soft_wrap=True)
         self._metric = simulation.setup.task.metrics[0]
@@ -79,7 +83,7 @@ class ProgressBar(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes every round's figures where TensorBoard finds them."""
+    """Write the figures of every round as TensorBoard events into a folder."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -89,7 +93,7 @@ class TensorBoard(Callback):
         self._make = lambda: SummaryWriter(str(folder))
 
     def on_start(self, simulation: Simulation, state: ServerState) -> None:
-        """Begin to write, now that the run has its directory."""
+        """Open the writer, now that the directory of the run exists."""
         self._writer = self._make()
 
     def on_round(self, record: dict[str, Any], state: ServerState) -> None:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from nestling.cli.screen import err, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, err, out, print_json, print_table, working
 
 
 def report_command(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Run directories, or folders that hold some at any depth.")
+        list[Path], typer.Argument(metavar="DIR", help="Run directories, or folders that contain some at any depth.")
     ],
     page: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Where the page goes; report.html in the first DIR unless given."),
+        typer.Option("--out", metavar="FILE", help="The page to write; by default report.html in the first DIR."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare runs: a table here, and a page with figures that needs no network.
+    """Print a table that compares runs, and write a page with figures.
 
-    Runs that differ in their seed only become one row, with means and standard deviations. The page needs plotly:
-    pip install 'nestling[report]'.
+    Runs that differ only in their seed become one row, with means and standard deviations. The page is one file that
+    loads nothing from the network. Writing it needs plotly: pip install 'nestling[report]'.
     """
     from nestling import report  # noqa: PLC0415
 
@@ -32,8 +32,16 @@ def report_command(
         rows = report.compare(runs)
     with working("writing the page"):
         written = report.write(runs, directories[0] / "report.html" if page is None else page)
+    print_comparison(rows, written, as_json)
+
+
+def print_comparison(rows: list[dict[str, Any]], page: Path | None, as_json: bool) -> None:
+    """Print the rows of `nestling.report.compare`, and the path of the page about them if one was written."""
+    from nestling import report  # noqa: PLC0415
+
     if as_json:
         print_json(rows)
     else:
         print_table(*report.terminal(rows), caption=report.NOTE)
-    (err() if as_json else out()).print(f"the page: {written}", soft_wrap=True)
+    if page is not None:
+        (err() if as_json else out()).print(f"the page: {page}", soft_wrap=True)

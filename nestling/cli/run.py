@@ -1,4 +1,4 @@
-"""``nestling run`` and ``nestling resume``: one experiment, from its settings to its figures."""
+"""``nestling run`` and ``nestling resume``: run one experiment and print its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.screen import err, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
@@ -18,130 +18,125 @@ if TYPE_CHECKING:
 
     from nestling.experiment import Result
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")]
-Board = Annotated[bool, typer.Option("--tensorboard", help="Also write DIR/tensorboard.")]
+UseTensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write events for TensorBoard to DIR/tensorboard.")
+]
 
 
 def run_command(
     source: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.toml", help="What to run; see 'nestling list presets'.")
+        str,
+        typer.Argument(metavar="PRESET|FILE.toml", help="A name from 'nestling list presets', or a file of settings."),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as rounds=5.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as rounds=5.")
     ] = None,
     *,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="A new directory; by default runs/NAME/seed-SEED.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The new directory of the run; by default runs/NAME/seed-SEED."),
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="Where data files lie; or NESTLING_DATA.")
-    ] = None,
-    tensorboard: Board = False,
+    data_dir: DataDir = None,
+    tensorboard: UseTensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run an experiment: a preset or a TOML file, with settings changed as you like.
+    """Run an experiment.
 
-    Writes config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C (or SIGTERM, SIGHUP)
-    stops it after saving; 'nestling resume DIR' goes on. Another model.name or method starts from its own options, not
-    from the preset's.
+    The directory of the run gets config.toml, metrics.jsonl, summary.json, model.safetensors and checkpoints. Ctrl-C,
+    SIGTERM and SIGHUP save all finished rounds and stop the run; 'nestling resume DIR' continues it. If you change
+    model.name or method, the new one starts from its own default options, not from those of the preset.
     """
     with working("reading the settings"):
         from nestling.experiment import find, run  # noqa: PLC0415
         from nestling.experiment.directory import claim, remove_if_empty  # noqa: PLC0415
         from nestling.experiment.record import title  # noqa: PLC0415
 
-        given = list(settings or [])
+        changes = list(settings or [])
         if data_dir is not None:
-            given.append(f"data.dir={data_dir!r}")
-        experiment = find(source).with_settings(given)
-    place = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
+            changes.append(f"data.dir={data_dir!r}")
+        experiment = find(source).with_settings(changes)
+    path = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
     try:
-        result = with_progress(
-            title(experiment), place, tensorboard, lambda callbacks: run(experiment, out=place, callbacks=callbacks)
+        result = _with_progress(
+            title(experiment), path, tensorboard, lambda callbacks: run(experiment, out=path, callbacks=callbacks)
         )
     finally:
         if folder is None:
-            remove_if_empty(place, place.parent)  # where no run could begin
-    show(result, place, as_json)
+            remove_if_empty(path, path.parent)  # if the run could not start
+    _print_summary(result, path, as_json)
 
 
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the run.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that may change: rounds, workers, engine, address, …"),
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as rounds, workers or engine."),
     ] = None,
     *,
-    tensorboard: Board = False,
+    tensorboard: UseTensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run from its last checkpoint: the figures will be those of a run never interrupted.
+    """Continue a run from its last checkpoint.
 
-    With rounds=N it gets N rounds in all, where earlier rounds do not depend on how many there are.
+    The results are those of a run that was never interrupted. With rounds=N the run gets N rounds in total; this is
+    refused if earlier rounds depend on the number of rounds, as they do with local.schedule=cosine.
     """
     with working("reading the run"):
         from nestling.experiment import resume  # noqa: PLC0415
-    given = settings or []
-    result = with_progress(
-        folder.name, folder, tensorboard, lambda callbacks: resume(folder, settings=given, callbacks=callbacks)
+    changes = settings or []
+    result = _with_progress(
+        folder.name, folder, tensorboard, lambda callbacks: resume(folder, settings=changes, callbacks=callbacks)
     )
-    show(result, folder, as_json)
+    _print_summary(result, folder, as_json)
 
 
-def with_progress(label: str, place: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
-    """Call a function with callbacks that show its progress; on Ctrl-C, say how to go on; then sum up its events."""
+def _with_progress(label: str, path: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
+    """Call a function with callbacks that show its progress; on Ctrl-C print how to continue, at the end its events."""
     from nestling.cli.progress import ProgressBar, TensorBoard  # noqa: PLC0415
 
     with ExitStack() as stack:
         callbacks: list[Any] = [stack.enter_context(ProgressBar(label))]
         if tensorboard:
-            callbacks.append(TensorBoard(place / "tensorboard"))
+            callbacks.append(TensorBoard(path / "tensorboard"))
         try:
             result = action(callbacks)
         except KeyboardInterrupt:
-            with suppress(OSError):  # the terminal may be gone
+            with suppress(OSError):  # the terminal may be closed
                 stack.close()
-                err().print(_stopped(place), soft_wrap=True)
+                err().print(_stop_message(path), soft_wrap=True)
             raise
-    sum_up(place)
+    totals = totals_of(path, logging.getLogger("nestling").getEffectiveLevel())
+    if totals:
+        err().print(f"{in_words(totals)}: see {path / 'events.jsonl'}", soft_wrap=True)
     return result
 
 
-def _stopped(place: Path) -> str:
-    """Return what is printed of a run that was stopped."""
-    if any(place.glob("checkpoints/round-*")):
-        return f"stopped; all whole rounds are saved: nestling resume {place}"
-    again = f"; to begin again: nestling resume {place}" if (place / "config.toml").exists() else ""
+def _stop_message(path: Path) -> str:
+    """Return the message about a run that was stopped: what is saved, and how to continue."""
+    if any(path.glob("checkpoints/round-*")):
+        return f"stopped; all whole rounds are saved: nestling resume {path}"
+    again = f"; to begin again: nestling resume {path}" if (path / "config.toml").exists() else ""
     return f"stopped before the first round was finished; nothing is saved{again}"
 
 
-def sum_up(place: Path) -> None:
-    """Print in one line on stderr what went differently than planned in a run, if anything did."""
-    totals = totals_of(place, logging.getLogger("nestling").getEffectiveLevel())
-    if totals:
-        err().print(f"{in_words(totals)}: see {place / 'events.jsonl'}", soft_wrap=True)
-
-
-def show(result: Result, place: Path, as_json: bool) -> None:
-    """Print the summary of a run."""
+def _print_summary(result: Result, path: Path, as_json: bool) -> None:
     summary = result.summary
     if as_json:
-        print_json({**summary, "directory": str(place)})
+        print_json({**summary, "directory": str(path)})
         return
     final, best = summary["final"], summary["best"]
     accuracy = "global_accuracy" in final  # runs of version 0.1 name no metrics
     metrics = summary.get("metrics") or [{"name": "accuracy" if accuracy else "perplexity", "percent": accuracy}]
-    rows = []
-    for name, level in summary["levels"].items():
-        rows.append(
-            [
-                name,
-                f"{level['parameters']:,}",
-                amount(level["macs"]),
-                measured(final["submodels"].get(name, {}), metrics),
-                measured(best["submodels"].get(name, {}), metrics),
-            ]
-        )
+    rows = [
+        [
+            name,
+            f"{level['parameters']:,}",
+            amount(level["macs"]),
+            format_metric(final["submodels"].get(name, {}), metrics),
+            format_metric(best["submodels"].get(name, {}), metrics),
+        ]
+        for name, level in summary["levels"].items()
+    ]
     print_table(
         {
             "level": "left",
@@ -152,33 +147,32 @@ def show(result: Result, place: Path, as_json: bool) -> None:
         },
         rows,
     )
-    local = f", local {share(final['local_accuracy'])}" if "local_accuracy" in final else ""
-    spent = amount(summary["bytes_down"] + summary["bytes_up"], BYTES)
+    local = f", local {_percent(final['local_accuracy'])}" if "local_accuracy" in final else ""
+    sent = amount(summary["bytes_down"] + summary["bytes_up"], BYTES)
     if summary["bytes_setup"]:
-        spent += f" and {amount(summary['bytes_setup'], BYTES)} of frozen weights handed out"
+        sent += f" and {amount(summary['bytes_setup'], BYTES)} of frozen weights handed out"
     out().print(
-        f"global {measured(final, metrics)}{local}; {spent} sent, "
+        f"global {format_metric(final, metrics)}{local}; {sent} sent, "
         f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
-    out().print(f"written to {place}", soft_wrap=True)
+    out().print(f"written to {path}", soft_wrap=True)
 
 
-def measured(figures: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first of a run's metrics, for people.
+def format_metric(figures: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first of a run's metrics, formatted for a table.
 
-    >>> measured({"accuracy": 0.5}, [{"name": "accuracy", "percent": True}])
+    >>> format_metric({"accuracy": 0.5}, [{"name": "accuracy", "percent": True}])
     '50.0%'
-    >>> measured({"perplexity": 35.1234, "loss": 3.5}, [{"name": "perplexity", "percent": False}])
+    >>> format_metric({"perplexity": 35.1234, "loss": 3.5}, [{"name": "perplexity", "percent": False}])
     'perplexity 35.12'
     """
     name = metrics[0]["name"]
     value = figures.get(f"global_{name}", figures.get(name))
     if value is None:
         return "–"
-    return share(value) if metrics[0]["percent"] else f"{name} {value:.4g}"
+    return _percent(value) if metrics[0]["percent"] else f"{name} {value:.4g}"
 
 
-def share(value: float | None) -> str:
-    """Return an accuracy for people."""
+def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"

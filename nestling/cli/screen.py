@@ -8,21 +8,35 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_WIDE = 10_000  # columns: piped output is for programs and files, so nothing is folded or truncated
-_NARROW = 80  # the minimum of columns: with fewer, numbers would lose digits; the terminal wraps the lines instead
+_PIPE_WIDTH = 10_000  # columns: piped output is for programs and files, so nothing is folded or truncated
+_MIN_WIDTH = 80  # columns: with fewer, numbers would lose digits; the terminal wraps the lines instead
+
+# Options that several commands have.
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+DataDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Look for data files in this folder first, then in NESTLING_DATA and the cache."),
+]
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: examples of its use."""
+    return "\n  ".join(["\b\nExamples:", *commands])  # \b keeps the line breaks
 
 
 def out() -> Console:
     """Return the console for results: coloured and fitted to a terminal, plain and as wide as needed elsewhere."""
     from rich.console import Console  # noqa: PLC0415
 
-    width = max(_NARROW, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDE
+    width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -53,8 +67,8 @@ def print_table(
         header_style="bold",
         border_style="dim",
     )
-    for place, (header, side) in enumerate(columns.items()):
-        style = "cyan" if place == 0 else ""
+    for index, (header, side) in enumerate(columns.items()):
+        style = "cyan" if index == 0 else ""
         table.add_column(header, justify=side, style=style, no_wrap=side == "right", overflow="fold")
     for row in rows:
         table.add_row(*row)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-_received: list[int] = []  # recorded here, as typer turns the exception into others
+_HANDLED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_received: list[int] = []  # recorded here, as typer replaces the exception by another
 
 
 class Stopped(KeyboardInterrupt):
@@ -18,13 +18,13 @@ def install() -> None:
 
     Only for the main thread of our own program: a library must not change the handlers of its users' programs.
     """
-    for number in _ENDING:
+    for number in _HANDLED:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _stop)
 
 
 def exit_code(otherwise: int) -> int:
-    """Return the exit code of a program that a signal stopped: 128 plus its number; or else `otherwise`.
+    """Return 128 plus the number of the signal that stopped the program, or `otherwise` if none did.
 
     >>> exit_code(otherwise=130)
     130
@@ -34,7 +34,7 @@ def exit_code(otherwise: int) -> int:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     _received.append(number)
-    for other in _ENDING:  # a second signal must not disturb the saving
+    for other in _HANDLED:  # a second signal must not disturb the saving
         if signal.getsignal(other) is _stop:
             signal.signal(other, signal.SIG_IGN)
     raise Stopped

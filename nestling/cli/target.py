@@ -1,4 +1,4 @@
-"""Which model a command is about: one of `nestling.nets` by name, or what a user's own factory returns."""
+"""The model that a command works on: one of `nestling.nets` by name, or the result of a user's own factory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from nestling.cli.screen import one_line
 from nestling.errors import ModelError, NestlingError, nearest
@@ -22,6 +24,11 @@ FACTORY = (
     "'example_inputs'"
 )
 
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the model; may be repeated."),
+]
+
 
 @dataclass(frozen=True)
 class Target:
@@ -33,11 +40,11 @@ class Target:
 
 
 def load(target: str, options: Mapping[str, Any], shapes_only: bool = False) -> Target:
-    """Make the model that `target` names, with `options` for its class or factory.
+    """Return the model that `target` names, built with `options` for its class or factory.
 
     With `shapes_only`, a model of `nestling.nets` is built without values, which takes no memory, however large it is.
     """
-    return _own(target, options) if ":" in target else _net(target, options, shapes_only)
+    return _from_factory(target, options) if ":" in target else _built_in(target, options, shapes_only)
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def _value(text: str) -> Any:
     return text
 
 
-def _net(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
+def _built_in(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
     import torch  # noqa: PLC0415
 
     from nestling import nets  # noqa: PLC0415
@@ -81,20 +88,20 @@ def _net(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
             model = nets.build(name, **options)
         return Target(model, nets.example(name, **options), {})
 
-    result: Target = _called(make, f"the model {name!r}", options)
+    result: Target = _call(make, f"the model {name!r}", options)
     return result
 
 
-def _own(target: str, options: Mapping[str, Any]) -> Target:
+def _from_factory(target: str, options: Mapping[str, Any]) -> Target:
     module, _, path = target.partition(":")
     if not (module and path):
         raise ModelError(f"{target!r} does not name a factory: write package.module:factory")
-    factory = _find(module, path)
+    factory = _import_factory(module, path)
     import torch  # noqa: PLC0415
 
     if isinstance(factory, torch.nn.Module) or not callable(factory):
         raise ModelError(f"{target!r} is of type {type(factory).__name__}, which is not a factory: {FACTORY}")
-    result = _called(lambda: factory(**options), f"the factory {target!r}", options)
+    result = _call(lambda: factory(**options), f"the factory {target!r}", options)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], torch.nn.Module):
         model, example = result
     elif isinstance(result, torch.nn.Module) and getattr(result, "example_inputs", None) is not None:
@@ -110,8 +117,8 @@ def _own(target: str, options: Mapping[str, Any]) -> Target:
     raise ModelError(f"the factory {target!r} gave {_describe(example)} as its example: {FACTORY}")
 
 
-def _find(module: str, path: str) -> Any:
-    """Import `module`, from the current directory if it is there, and return what it calls `path`."""
+def _import_factory(module: str, path: str) -> Any:
+    """Import `module`, from the current directory if it is there, and return its attribute `path`."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -119,31 +126,31 @@ def _find(module: str, path: str) -> Any:
         name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise ModelError(f"{module!r} is a file, not a module: write {name}:{path}")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as problem:  # a script without a guard may end the program when imported
         if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
             raise ModelError(f"there is no module {module!r} in {here} or among the installed packages") from problem
         raise ModelError(f"the module {module!r} cannot be imported: {one_line(problem)}") from problem
     try:
-        return operator.attrgetter(path)(found)
+        return operator.attrgetter(path)(imported)
     except AttributeError as problem:
-        known = [name for name, value in vars(found).items() if callable(value) and not name.startswith("_")]
+        known = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
         raise ModelError(f"the module {module!r} has no factory {path!r}{nearest(path, known)}") from problem
 
 
-def _called(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> Any:
+def _call(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> Any:
     try:
         return make()
     except NestlingError:
         raise
     except (Exception, SystemExit) as problem:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        with_options = f" with {given}" if given else ""
+        pairs = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        with_options = f" with {pairs}" if pairs else ""
         raise ModelError(f"{what} failed{with_options}: {one_line(problem)}") from problem
 
 
 def _describe(result: object) -> str:
-    """Return what an object is; of a tuple, what is in it.
+    """Return the type of an object for an error message; of a tuple, the types of its elements.
 
     >>> _describe((1, "two"))
     'a tuple (int, str)'

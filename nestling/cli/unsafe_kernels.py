@@ -10,8 +10,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-_SECONDS = 120.0  # the timeout of a process that imports PyTorch and computes for a moment
-_CHECK = {"LD_PRELOAD": "libc_malloc_debug.so.0", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
+_TIMEOUT = 120.0  # seconds, for a process that imports PyTorch and computes for a moment
+_CHECK_MEMORY = {"LD_PRELOAD": "libc_malloc_debug.so.0", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ x = torch.randn(1, 4, 5, 5, dtype=torch.float64, requires_grad=True)
 y = torch.nn.functional.instance_norm(x)
 first = torch.randn_like(y)
 last = first.contiguous(memory_format=torch.channels_last)
-one, other = (torch.autograd.grad(y, x, given, retain_graph=True)[0] for given in (first, last))
+one, other = (torch.autograd.grad(y, x, gradient, retain_graph=True)[0] for gradient in (first, last))
 print("right" if torch.allclose(one, other) else "wrong")
 """,
         "gives a wrong gradient",
@@ -70,10 +70,10 @@ print("right" if torch.allclose(one, other) else "wrong")
 
 def verdict(kernel: Kernel) -> tuple[bool | None, str]:
     """Return whether a kernel is safe here (None if that is unknown), and a sentence about it."""
-    env = os.environ | {"OMP_NUM_THREADS": "1"} | (_CHECK if kernel.checks_memory else {})
+    env = os.environ | {"OMP_NUM_THREADS": "1"} | (_CHECK_MEMORY if kernel.checks_memory else {})
     command = [sys.executable, "-c", kernel.program]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as problem:
         return None, f"could not be tried: {problem}"
     if done.returncode < 0 or "wrong" in done.stdout:

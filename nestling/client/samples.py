@@ -1,7 +1,7 @@
-"""Batches of clients' samples, as a model reads them.
+"""Batches of clients' samples, as inputs of a model.
 
-A batch is made in one order: the data gives it (CPU), the task prepares it (CPU), rows are renumbered where the client
-selected them, it moves to the device, and the data transforms it there.
+The steps of a batch: the data loads it (CPU), the task prepares it (CPU), words and classes are renumbered if the
+client selected rows, it moves to the device, and the data transforms it there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from nestling.data.array_clients import joined_samples
 from nestling.data.batches import batches
 from nestling.data.federated import ClientData, FederatedData
 from nestling.errors import TrainingError
@@ -21,23 +22,15 @@ from nestling.methods.rows import ranks
 from nestling.seeds import torch_stream
 from nestling.tasks.task import Batch
 
-_AT_ONCE = 2**22  # values of a client's inputs that are prepared at once: 16 MiB
-_GROUP_AT_ONCE = 2**24  # the same of clients that train together: 64 MiB
+_MAX_VALUES = 2**22  # most input values of a client that are prepared at once: 16 MiB
+_MAX_GROUP_VALUES = 2**24  # the same for clients that train together: 64 MiB
 
 # (which clients of a group, the indices of a batch of each) → inputs and targets of all, one after another
 GroupBatches = Callable[[Sequence[int], Sequence[Tensor]], Batch]
 
 
 class Samples:
-    """Makes the batches of clients.
-
-    Parameters
-    ----------
-    setup, data
-        The experiment, and everybody's samples.
-    device
-        Where batches go.
-    """
+    """Makes the batches of clients on a device, from the data of all clients."""
 
     def __init__(self, setup: Setup, data: FederatedData, device: torch.device) -> None:
         self._setup, self._data, self._device = setup, data, device
@@ -47,28 +40,31 @@ class Samples:
     ) -> tuple[Tensor, Callable[[Tensor], Batch]]:
         """Return the indices of a client's samples, and a function from some of them to a batch for training.
 
-        Where the client received only some `rows`, by axis, classes and words are given by their places among them.
+        If the client received only some `rows`, by axis, classes and words are numbered by their indices among these.
         """
         data = self._data.client(client)
         indices = torch.arange(len(data), device="cpu")
-        if not self._setup.accelerate or self._draws(data) or rows or data.values > _AT_ONCE:
+        if not self._setup.accelerate or self._draws(data) or rows or data.values > _MAX_VALUES:
             return indices, partial(self._batch, data, rows, random)
-        # nothing is drawn: all samples once, as preparing a batch takes as long as a step of a small model
+        # nothing is drawn, so all samples are prepared once: per batch it takes as long as a step of a small model
         inputs, targets = self._batch(data, rows, random, indices)
-        return indices, lambda chosen: (inputs[chosen], targets[chosen])
+        return indices, partial(_rows, inputs, targets)
 
     def of_group(self, clients: Sequence[int], random: Sequence[torch.Generator]) -> tuple[list[Tensor], GroupBatches]:
-        """Return the indices of several clients' samples, and a function to their batches, each as it is alone."""
+        """Return the indices of several clients' samples, and a function from some of them to joined batches."""
         data = [self._data.client(client) for client in clients]
         indices = [torch.arange(len(one), device="cpu") for one in data]
-        if any(map(self._draws, data)) or sum(one.values for one in data) > _GROUP_AT_ONCE:
+        together = None if any(map(self._draws, data)) else joined_samples(data)
+        if together is None:
             return indices, partial(self._joined, data, random)
-        inputs, targets = self._joined(data, random, range(len(data)), indices)
         first = [0, *accumulate(map(len, data))]
+        read: Callable[[Tensor], Batch] = partial(self._batch, together, {}, random[0])  # nothing is drawn
+        if self._setup.training.epochs > 1 and together.values <= _MAX_GROUP_VALUES:  # samples are read more than once
+            inputs, targets = read(torch.arange(len(together), device="cpu"))
+            read = partial(_rows, inputs, targets)
 
         def batch(who: Sequence[int], chosen: Sequence[Tensor]) -> Batch:
-            places = torch.cat([part + first[k] for k, part in zip(who, chosen, strict=True)])
-            return inputs[places], targets[places]
+            return read(torch.cat([part + first[k] for k, part in zip(who, chosen, strict=True)]))
 
         return indices, batch
 
@@ -86,8 +82,8 @@ class Samples:
         random = torch_stream(self._setup.seed, "mask", part, start)  # the same in every round
         inputs, targets = task.prepare(data.batch(torch.arange(start, stop, device="cpu")), random, training=False)
         size = task.test_batch(inputs, most)
-        for some, wanted in zip(inputs.split(size), targets.split(size), strict=True):
-            yield data.transform(some.to(self._device), None), wanted.to(self._device)
+        for part_inputs, part_targets in zip(inputs.split(size), targets.split(size), strict=True):
+            yield data.transform(part_inputs.to(self._device), None), part_targets.to(self._device)
 
     def _draws(self, data: ClientData) -> bool:
         return data.augmented or self._setup.task.draws
@@ -110,3 +106,7 @@ class Samples:
         if len({inputs.shape[1:] for inputs, _ in parts}) > 1:
             raise TrainingError("clients of a group have sequences of different lengths")
         return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
+
+
+def _rows(inputs: Tensor, targets: Tensor, chosen: Tensor) -> Batch:
+    return inputs[chosen], targets[chosen]

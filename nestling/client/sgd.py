@@ -18,7 +18,7 @@ from nestling.torch_private import has_fused_sgd
 
 
 def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
-    """The half-precision type that forward passes use on a device: none in full precision.
+    """Return the half-precision type of forward passes on a device; None in full precision.
 
     >>> half_of(torch.device("cuda"), "full")
     """
@@ -30,7 +30,7 @@ def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
 
 
 class Optimizer:
-    """The steps of one client's training, or of a group's: backward pass, clipping, mixed precision, and the step.
+    """The optimizer of a client, or of a group: backward pass, clipping, mixed precision, and the step.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ class Optimizer:
     buffers
         As `FusedSGD` takes them.
     fast
-        Whether kernels that go through all parameters at once may be used; else plain `torch.optim` does the work.
+        Whether kernels that update all parameters at once may be used, and not only plain `torch.optim`.
 
     Examples
     --------
     >>> weight = nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> optimizer = Optimizer([weight], LocalTraining(momentum=0.0, weight_decay=0.0, clip=1.0), lr=1.0)
+    >>> optimizer = Optimizer([weight], LocalTraining(momentum=0.0, weight_decay=0.0, clip_norm=1.0), lr=1.0)
     >>> optimizer.step((5 * weight).sum())
     >>> weight.tolist(), weight.grad
     ([2.292893409729004, 3.292893409729004], None)
@@ -64,7 +64,7 @@ class Optimizer:
         *,
         fast: bool = True,
     ) -> None:
-        self._parameters, self._clip, self._half, self._fast = parameters, training.clip, half, fast
+        self._parameters, self._clip, self._half, self._fast = parameters, training.clip_norm, half, fast
         self._device = parameters[0].device.type if parameters else "cpu"
         self._scaler = torch.amp.GradScaler(self._device) if half == torch.float16 else None
         self._fused: FusedSGD | None = None
@@ -73,7 +73,7 @@ class Optimizer:
             self._fused = FusedSGD(parameters, lr, training.momentum, training.weight_decay, buffers)
         else:
             self._torch = _torch_optimizer(parameters, training, lr, fast)
-        self._forget()
+        self._clear_gradients()
 
     def forward(self) -> AbstractContextManager[None]:
         """Return the context in which the loss is computed."""
@@ -82,7 +82,7 @@ class Optimizer:
         return torch.autocast(self._device, self._half)
 
     def step(self, loss: Tensor, clip: Callable[[list[nn.Parameter]], None] | None = None) -> None:
-        """Move the weights to make a loss smaller; `clip` replaces the clipping of all gradients together."""
+        """Compute the gradients of a loss and update the weights; `clip` replaces the clipping of the joint norm."""
         with no_draws():
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         if clip is not None:
@@ -92,22 +92,22 @@ class Optimizer:
             self._fused.step(limit)
         else:
             self._step(limit)
-        self._forget()
+        self._clear_gradients()
 
     def narrow(self, clients: int) -> None:
-        """Go on with the first clients of a group alone."""
+        """Continue with only the first clients of a group."""
         if self._fused is not None:
             self._fused.narrow(clients)
         for state in self._torch.state.values() if self._torch is not None else ():
             for name, value in state.items():
-                if isinstance(value, Tensor) and value.dim():  # a counter of steps is everybody's
+                if isinstance(value, Tensor) and value.dim():  # a step counter is shared by all clients
                     state[name] = value[:clients]
 
     def _step(self, limit: float) -> None:
         assert self._torch is not None
         if self._scaler is None:
             if limit:
-                nn.utils.clip_grad_norm_(self._parameters, limit, foreach=self._at_once())
+                nn.utils.clip_grad_norm_(self._parameters, limit, foreach=self._clip_foreach())
             self._torch.step()
             return
         self._scaler.unscale_(self._torch)
@@ -116,13 +116,13 @@ class Optimizer:
         self._scaler.step(self._torch)
         self._scaler.update()
 
-    def _at_once(self) -> bool | None:
-        """Whether PyTorch clips all gradients at once: not by kernels that cannot be trusted; None as it likes."""
+    def _clip_foreach(self) -> bool | None:
+        """Return `foreach` for clipping: False if its kernels are not trusted, None for PyTorch's choice."""
         if not has_fused_sgd():
             return False
         return True if self._fast and has_kernels(self._parameters) else None
 
-    def _forget(self) -> None:
+    def _clear_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -130,9 +130,8 @@ class Optimizer:
 def _torch_optimizer(
     parameters: list[nn.Parameter], training: LocalTraining, lr: float, fast: bool
 ) -> torch.optim.Optimizer:
-    fused = True if fast and has_kernels(parameters) and all(is_dense(one) for one in parameters) else None
-    if training.optimizer == "sgd" and not has_fused_sgd():
-        fused = None
+    trusted = training.optimizer == "adam" or has_fused_sgd()
+    fused = True if fast and trusted and has_kernels(parameters) and all(map(is_dense, parameters)) else None
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=training.weight_decay, fused=fused)
     return torch.optim.SGD(

@@ -27,7 +27,7 @@ def train(
     generator: torch.Generator,
     half: torch.dtype | None = None,
 ) -> Progress:
-    """Train a client's model in place, as the settings and the method of its experiment say.
+    """Train a client's model in place, with the settings and the method of its experiment.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def train(
     generator
         Shuffles the samples.
     half
-        The type of mixed precision, where the model computes in it.
+        The type of mixed precision, or None.
     """
     model, setup = client.model, client.setup
     training, proximal, loss_of = setup.training, setup.proximal, setup.method.loss(client)
@@ -55,7 +55,7 @@ def train(
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     classes = True
     for _ in range(training.epochs):
-        for chosen in batches(samples, training.batch, generator):
+        for chosen in batches(samples, training.batch_size, generator):
             inputs_and_targets = batch(chosen)
             with optimizer.forward():
                 loss = loss_of(inputs_and_targets)
@@ -70,12 +70,12 @@ def train(
             else:
                 correct += loss.correct
     if not (torch.isfinite(total) and finite(model)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
     return Progress(seen, total.item(), correct.item() if classes else None)
 
 
 def finite(model: nn.Module) -> bool:
-    """Return whether all that a model holds are numbers.
+    """Return whether all values of a model are finite.
 
     >>> finite(nn.Linear(2, 2))
     True

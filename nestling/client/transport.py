@@ -1,7 +1,7 @@
-"""Updates as they travel: a client's change, encoded, and decoded again where slices are merged.
+"""Updates as messages: the change of a client's slice is encoded, and decoded again where slices are merged.
 
-Three kinds of tensors do not travel: those that the client keeps to itself, statistics that training does not use, and
-those that the user froze.
+Three kinds of tensors are not sent: the client's own ones, statistics that training does not use, and those that the
+user froze.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nestling.cut import Plan
-from nestling.cut.extract import cuts
-from nestling.methods.context import Setup, State
+from nestling.cut.extract import State, cuts
+from nestling.methods.context import Setup
 from nestling.methods.messages import Update
 from nestling.seeds import derive
 from nestling.upload import compress, decode, encode
@@ -23,33 +23,33 @@ _RESIDUAL = "residual/"
 
 
 def encode_update(setup: Setup, update: Update, sent: State, client_state: State, seed: int) -> Update:
-    """Return an update whose change of the slice that was `sent` is a message.
+    """Return an update whose message is the encoded change of the slice that the client was `sent`.
 
-    What was not sent is kept in the client's state, where the settings feed it back.
+    With error feedback, what the message leaves out is kept in the client's state.
     """
     change = {name: update.state[name] - sent[name] for name in _travelling(setup, sent)}
     residual = {
         name.removeprefix(_RESIDUAL): value for name, value in client_state.items() if name.startswith(_RESIDUAL)
     }
     message, left = compress(change, residual, setup.upload, seed=seed)
-    kept = update.client_state | {_RESIDUAL + name: value for name, value in left.items()}
+    client_state = update.client_state | {_RESIDUAL + name: value for name, value in left.items()}
     private = {name: update.state[name] for name in update.state if name in setup.private}
-    return replace(update, state=private, client_state=kept, message=message)
+    return replace(update, state=private, client_state=client_state, message=message)
 
 
 def decode_update(setup: Setup, update: Update, sent: State) -> Update:
     """Return an update with the slice after training, from the slice that was `sent` and the message."""
     assert update.message is not None
-    like = {name: sent[name] for name in _travelling(setup, sent)}
+    template = {name: sent[name] for name in _travelling(setup, sent)}
     state: dict[str, Tensor] = dict(sent)
-    state |= {name: sent[name] + change for name, change in decode(update.message, like).items()}
+    state |= {name: sent[name] + change for name, change in decode(update.message, template).items()}
     names = [name for name in state if name not in setup.user_frozen]
     dense = {name: state[setup.axes.tied.get(name, name)] for name in names}
     return replace(update, state=dense | update.state)
 
 
 def expected_bytes(setup: Setup, plan: Plan) -> int:
-    """Return the bytes that a message will take, before there is one: those of a change drawn at random."""
+    """Return the expected bytes of a message: those of a random change."""
     slices, state = cuts(setup.cut_axes, plan), setup.model.state_dict()
     stream = torch.Generator().manual_seed(derive(setup.seed, "expected"))
     change = {

@@ -1,4 +1,4 @@
-"""`Worker`: does the jobs of clients in one process or on one device, and keeps nothing between jobs but models."""
+"""`Worker`: does the jobs of clients in one process or on one device; between jobs it keeps only models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nestling.client.samples import Samples
 from nestling.client.sgd import half_of
@@ -18,36 +18,32 @@ from nestling.client.submodels import Submodel, Submodels
 from nestling.client.train import train
 from nestling.client.transport import encode_update
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data.federated import FederatedData
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError
 from nestling.events import report
 from nestling.methods.context import ClientContext, Setup
-from nestling.methods.messages import (
-    JobEnvelope,
-    NormStatisticsJob,
-    State,
-    TestClientModelJob,
-    TestJob,
-    TrainJob,
-    Update,
-)
+from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestClientModelJob, TestJob, TrainJob, Update
 from nestling.methods.parts.static_norms import mean_statistics, norm_sums
 from nestling.seeds import derive, numpy_stream, torch_stream
 from nestling.settings.structs import Precision
 from nestling.tasks.task import Answer, OutputMask
 
-_SHARED_DRAWS, _ALL_DRAWS = "shared draws", "all draws"  # facts about a model, found while it trained
+_SHARED_DRAWS, _ALL_DRAWS = (
+    "shared draws",
+    "all draws",
+)  # keys of a workspace: what was found out about a model in training
 _CPU = torch.device("cpu")
 
 
 class Worker:
-    """Does jobs, in whatever order they come: the result of one never depends on another.
+    """Does jobs in any order: the result of one never depends on another.
 
     Parameters
     ----------
     setup, data
-        The experiment, and the samples of the clients that the worker plays.
+        The experiment, and the samples of its clients.
     device, precision
         Where models compute, and in which precision they train.
     """
@@ -74,7 +70,7 @@ class Worker:
         raise TypeError(f"a worker cannot do {type(envelope.job).__name__}")
 
     def _train(self, envelope: JobEnvelope, job: TrainJob) -> Update:
-        kept = self._submodels.get(job.plan, {}, job.who.level.ratio)
+        submodel = self._submodels.get(job.plan, {}, job.who.level.ratio)
         before = torch.default_generator.get_state()
         try:
             update = self._train_once(envelope, job)
@@ -85,34 +81,37 @@ class Worker:
                 "PyTorch's own generator, and code in other threads that draws from it changes the run's numbers",
                 logging.INFO,
             )
-            kept.workspace[_SHARED_DRAWS] = True
+            submodel.workspace[_SHARED_DRAWS] = True
             return self._train_once(envelope, job)
-        quiet = kept.draws.training or process_is_ours() or _SHARED_DRAWS in kept.workspace
-        if quiet or _ALL_DRAWS in kept.workspace or torch.equal(before, torch.default_generator.get_state()):
+        quiet = submodel.draws.training or process_is_ours() or _SHARED_DRAWS in submodel.workspace
+        if quiet or _ALL_DRAWS in submodel.workspace or torch.equal(before, torch.default_generator.get_state()):
             return update
-        # this model drew after all, or somebody else did: only one of both would make the result wrong
-        kept.workspace[_ALL_DRAWS] = True
+        # PyTorch's generator was used, by this model or by other code: train again in case it was the model
+        submodel.workspace[_ALL_DRAWS] = True
         return self._train_once(envelope, job)
 
     def _train_once(self, envelope: JobEnvelope, job: TrainJob) -> Update:
         setup, seed, client = self._setup, self._setup.seed, job.who.client
-        kept = self._submodels.get(job.plan, envelope.state | envelope.private, job.who.level.ratio)
-        rows = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in setup.axes.frozen}  # that it received
+        submodel = self._submodels.get(job.plan, envelope.state | envelope.private, job.who.level.ratio)
+        rows = {axis: job.plan.index(axis) for axis in job.plan.runs if axis in setup.axes.frozen}  # if it selects rows
         mask = self._mask(client, selected=bool(rows))
         context = ClientContext(
             setup,
-            kept.model,
+            submodel.model,
             job.plan,
             job.who.level.ratio,
             job.round,
             sent=envelope.state,
-            client_state=self._here(envelope.client_state),
+            client_state={name: tensor.to(self._device) for name, tensor in envelope.client_state.items()},
             mask=mask,
             draw=numpy_stream(seed, "draw", job.round, client),
-            workspace=kept.workspace,
+            workspace=submodel.workspace,
         )
         indices, batch = self._samples.of_client(client, rows, torch_stream(seed, "augment", job.round, client))
-        everything, shared = kept.draws.training or _ALL_DRAWS in kept.workspace, _SHARED_DRAWS in kept.workspace
+        everything, shared = (
+            submodel.draws.training or _ALL_DRAWS in submodel.workspace,
+            _SHARED_DRAWS in submodel.workspace,
+        )
         with self._drawing("dropout", job.round, client, everything=everything, shared=shared):
             try:
                 shuffle = torch_stream(seed, "batches", job.round, client)
@@ -120,15 +119,17 @@ class Worker:
             except TrainingError as problem:
                 raise TrainingError(f"round {job.round}, client {client}: {problem}") from None
             except ValueError as problem:
+                # PyTorch has no type for this error, and which norm gets a single value only a forward pass shows: the
+                # message is the only sign that tells it from a ValueError of the model's own code
                 if "more than 1 value per channel" not in str(problem):
                     raise
                 raise DataError(
                     f"client {client} has a single sample, which is too few for a batch norm: "
-                    "set data.minimum=2, or a model.options.norm other than bn"
+                    "set data.min_samples=2, or a model.options.norm other than bn"
                 ) from None
         state = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, tensor in kept.tensors.items()
+            for name, tensor in submodel.tensors.items()
             if name not in setup.user_frozen
         }
         client_state = {name: tensor.cpu() for name, tensor in setup.method.finish(context).items()}
@@ -136,10 +137,10 @@ class Worker:
         return self._encoded(envelope, update)
 
     def _mask(self, client: int, *, selected: bool) -> OutputMask | None:
-        """Return what a client's loss is about; where it selected rows, its model has no others."""
+        """Return the mask of a client's loss; if it selected rows, its model has no others."""
         method = self._setup.method
         if not method.overriding("output_mask"):
-            return None  # which classes a client holds may take long to find
+            return None  # finding the classes that a client holds may take long
         held = self._data.client(client).held()
         if selected:
             return OutputMask(absent=self._setup.task.classes - len(held))
@@ -151,7 +152,7 @@ class Worker:
         return Plan(mask.rows) if mask is not None and mask.rows else None
 
     def _encoded(self, envelope: JobEnvelope, update: Update) -> Update:
-        """Return an update as it travels."""
+        """Return an update as it is sent: dense or encoded."""
         setup = self._setup
         if setup.upload.format == "dense":
             return update
@@ -160,30 +161,30 @@ class Worker:
         return encode_update(setup, update, envelope.state, envelope.client_state, seed)
 
     def _norm_statistics(self, job: NormStatisticsJob, state: State) -> tuple[State, int]:
-        kept = self._submodels.get(job.plan, state)
-        with self._drawing("testing", *job.clients, everything=kept.draws.testing):
-            return self._statistics(kept.model, job.clients, job.batch)
+        submodel = self._submodels.get(job.plan, state)
+        with self._drawing("testing", *job.clients, everything=submodel.draws.testing):
+            return self._statistics(submodel.model, job.clients, job.batch)
 
     @torch.no_grad()
     def _test(self, job: TestJob, state: State) -> Answer:
-        kept = self._submodels.get(job.plan, state)
-        with self._drawing("testing", job.part, job.start, everything=kept.draws.testing):
-            return self._answer(kept, job.part, job.start, job.stop, job.batch)
+        submodel = self._submodels.get(job.plan, state)
+        with self._drawing("testing", job.part, job.start, everything=submodel.draws.testing):
+            return self._answer(submodel, job.part, job.start, job.stop, job.batch)
 
     @torch.no_grad()
     def _test_client_model(self, job: TestClientModelJob, state: State) -> Answer:
-        kept = self._submodels.get(job.plan, state)
-        with self._drawing("testing", job.who.client, everything=kept.draws.testing):
+        submodel = self._submodels.get(job.plan, state)
+        with self._drawing("testing", job.who.client, everything=submodel.draws.testing):
             if self._setup.norm_statistics:
-                measured = mean_statistics([self._statistics(kept.model, [job.who.client], job.norm_batch)])
+                measured = mean_statistics([self._statistics(submodel.model, [job.who.client], job.norm_batch)])
                 state = {name: measured.get(name, tensor).to(tensor.dtype) for name, tensor in state.items()}
-                kept = self._submodels.get(job.plan, state)
-            return self._answer(kept, "test", 0, len(self._data.test), job.batch)
+                submodel = self._submodels.get(job.plan, state)
+            return self._answer(submodel, "test", 0, len(self._data.test), job.batch)
 
-    def _answer(self, kept: Submodel, part: str, start: int, stop: int, most: int) -> Answer:
+    def _answer(self, submodel: Submodel, part: str, start: int, stop: int, most: int) -> Answer:
         """Return what the task keeps of a model's output on some test samples."""
         task, method = self._setup.task, self._setup.method
-        model = kept.model.eval()
+        model = submodel.model.eval()
         answers = []
         for inputs, targets in self._samples.for_test(part, start, stop, most):
             answers.append(task.answer(method.predict(model(inputs)), inputs, targets))
@@ -195,13 +196,10 @@ class Worker:
 
     @contextmanager
     def _drawing(self, *name: str | int, everything: bool, shared: bool = False) -> Iterator[None]:
-        """Let layers that draw random numbers by themselves, such as dropout, draw from the stream called `name`."""
+        """Make layers that draw random numbers, such as dropout, draw from the stream called `name`."""
         stream = torch_stream(self._setup.seed, *name)
         device_seed = getattr(getattr(torch, self._device.type, None), "manual_seed", None)
         if self._device.type != "cpu" and device_seed is not None:
             device_seed(stream.initial_seed())
         with drawing(stream, everything=everything, shared=shared):
             yield
-
-    def _here(self, state: State) -> dict[str, Tensor]:
-        return {name: tensor.to(self._device) for name, tensor in state.items()}

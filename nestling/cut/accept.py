@@ -32,7 +32,7 @@ def accept(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut], t
     bool
         Whether all tensors are on the devices of the model's tensors.
     """
-    plain = _plain(whole, state, cuts)
+    plain = _fits_as_it_is(whole, state, cuts)
     if not plain:
         _explain(axes, whole, state, cuts)
     if not trusted:
@@ -47,16 +47,16 @@ def averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _plain(whole: State, state: State, cuts: Mapping[str, Cut]) -> bool:
+def _fits_as_it_is(whole: State, state: State, cuts: Mapping[str, Cut]) -> bool:
     """Return whether an update fits and is on the model's devices: the usual case, checked in a single pass."""
     return len(state) == len(cuts) and all(
         (tensor := state.get(name)) is not None
         and tensor.__class__ in _KINDS
-        and tensor.shape == place.shape
+        and tensor.shape == cut.shape
         and tensor.dtype == whole[name].dtype
         and tensor.layout is torch.strided
         and tensor.device == whole[name].device
-        for name, place in cuts.items()
+        for name, cut in cuts.items()
     )
 
 
@@ -66,7 +66,7 @@ def _explain(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut])
         if name not in cuts:
             where = "its plan drops" if name in whole else "the model does not have"
             raise StateError(f"the update holds {name!r}, which {where}{nearest(name, cuts)}")
-    for name, place in cuts.items():
+    for name, cut in cuts.items():
         tensor = state.get(name)
         if tensor is None:
             if axes.tied.get(name) in state:
@@ -74,10 +74,8 @@ def _explain(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut])
             raise StateError(f"the update lacks the tensor {name!r}, which its plan keeps")
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
             raise StateError(f"{name!r} must be a dense tensor that holds values")
-        if tensor.shape != place.shape:
-            raise StateError(
-                f"the tensor {name!r} has shape {tuple(tensor.shape)}, but its plan gives it {place.shape}"
-            )
+        if tensor.shape != cut.shape:
+            raise StateError(f"the tensor {name!r} has shape {tuple(tensor.shape)}, but its plan gives it {cut.shape}")
         if tensor.dtype != whole[name].dtype:
             raise StateError(f"the tensor {name!r} is {tensor.dtype}, but the model's is {whole[name].dtype}")
 

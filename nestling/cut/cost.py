@@ -100,8 +100,7 @@ def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         if losses:
             torch.stack(losses).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    held = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
-    return flops.get_total_flops() // 2, held + memory.peak_without(gradients)
+    return flops.get_total_flops() // 2, sum(tensor.nbytes for tensor in inputs) + memory.peak_without(gradients)
 
 
 class _Memory(TorchDispatchMode):

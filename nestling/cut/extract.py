@@ -28,7 +28,7 @@ def extract(axes: AxisMap, plan: Plan, state: State) -> dict[str, Tensor]:
     >>> {name: tuple(tensor.shape) for name, tensor in small.items()}
     {'0.weight': (2, 4), '0.bias': (2,), '2.weight': (2, 2), '2.bias': (2,)}
     """
-    fits(axes, state)
+    check_state(axes, state)
     small: dict[str, Tensor] = {}
     for name, place in cuts(axes, plan).items():
         first = axes.tied.get(name, name)
@@ -67,7 +67,7 @@ class Same:
 def _cuts(same: Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
     axes = same.axes
     plan.fit(axes, frozen)
-    dropped = set() if plan.blocks is None else gone(axes, plan.blocks)
+    dropped = set() if plan.blocks is None else dropped_names(axes, plan.blocks)
 
     def kept(leaf: Leaf) -> Runs:
         return plan.runs.get(leaf.name, ((0, leaf.size),))
@@ -80,13 +80,13 @@ def _cuts(same: Same, plan: Plan, frozen: bool) -> Mapping[str, Cut]:
     return result
 
 
-def gone(axes: AxisMap, blocks: Iterable[str]) -> set[str]:
+def dropped_names(axes: AxisMap, blocks: Iterable[str]) -> set[str]:
     """Return the state names that are dropped when only `blocks` are kept."""
     keep = set(blocks)
     return {name for block, names in axes.blocks.items() if block not in keep for name in names}
 
 
-def fits(axes: AxisMap, state: State) -> None:
+def check_state(axes: AxisMap, state: State) -> None:
     """Raise `StateError` unless `state` is a state of the whole model of `axes`."""
     for name, dims in axes.dims.items():
         tensor = state.get(name, state.get(axes.tied.get(name, "")))

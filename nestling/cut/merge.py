@@ -20,7 +20,7 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.axes.dims import leaves, smaller
 from nestling.cut.accept import accept, averaged
-from nestling.cut.extract import State, cuts, fits
+from nestling.cut.extract import State, check_state, cuts
 from nestling.cut.means import Mean, room_for
 from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
@@ -76,7 +76,7 @@ class Tally:
 
     def restart(self, state: State) -> None:
         """Start a new merge from `state`, in the memory of the last one."""
-        fits(self._axes, state)
+        check_state(self._axes, state)
         tied = self._axes.tied
         self._state = {name: state[name if name in state else tied[name]].detach() for name in self._axes.dims}
         merged = {name: old for name, old in self._state.items() if name not in tied and name not in self._fixed}

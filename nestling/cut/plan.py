@@ -228,9 +228,9 @@ def plan(
     {'model.0': ((0, 2), (6, 8))}
     """
     for pattern in width if isinstance(width, Mapping) else ():
-        _matches(axes, pattern, "width")
+        _check_pattern(axes, pattern, "width")
     for name in mask or ():
-        _matches(axes, escape(name), "mask")
+        _check_pattern(axes, escape(name), "mask")
     choose = picker(pick, round=round, step=step, seed=seed, scores=scores, mask=mask)
     kept = {}
     for name, size in axes.axes.items():
@@ -256,13 +256,13 @@ def kept_count(share: float, size: int) -> int:
     return max(1, math.ceil(round(share * size, 9)))
 
 
-def _matches(axes: AxisMap, pattern: str, what: str) -> None:
+def _check_pattern(axes: AxisMap, pattern: str, what: str) -> None:
     """Raise `PlanError` unless a shell pattern matches an axis that can be cut."""
     if not fnmatch.filter(axes.axes, pattern):
-        held = fnmatch.filter(axes.frozen, pattern)
-        if held:
+        frozen = fnmatch.filter(axes.frozen, pattern)
+        if frozen:
             raise PlanError(
-                f"the {what} of axis {held[0]!r} cannot be set, as it cannot be cut: {axes.frozen[held[0]]}"
+                f"the {what} of axis {frozen[0]!r} cannot be set, as it cannot be cut: {axes.frozen[frozen[0]]}"
             )
         raise PlanError(f"the {what} is given for {pattern!r}, which no axis matches{nearest(pattern, axes.axes)}")
 
@@ -286,8 +286,8 @@ def _blocks(axes: AxisMap, patterns: Iterable[str]) -> list[str] | None:
         patterns = [patterns]
     kept: set[str] = set()
     for pattern in patterns:
-        hit = fnmatch.filter(axes.blocks, pattern)
-        if not hit:
+        matches = fnmatch.filter(axes.blocks, pattern)
+        if not matches:
             raise PlanError(f"no block matches {pattern!r}{nearest(pattern, axes.blocks)}")
-        kept.update(hit)
+        kept.update(matches)
     return None if len(kept) == len(axes.blocks) else [name for name in axes.blocks if name in kept]

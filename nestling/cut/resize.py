@@ -12,7 +12,7 @@ from nestling.axes import AxisMap
 from nestling.axes.blocks import inside
 from nestling.axes.dims import smaller
 from nestling.axes.shrink import shrunk
-from nestling.cut.extract import cuts, extract, fits
+from nestling.cut.extract import check_state, cuts, extract
 from nestling.cut.plan import Plan
 from nestling.errors import BuildError
 
@@ -48,7 +48,7 @@ def submodel(model: nn.Module, axes: AxisMap, plan: Plan, build: Build | None = 
       (2): Linear(in_features=4, out_features=2, bias=True)
     )
     """
-    fits(axes, model.state_dict())
+    check_state(axes, model.state_dict())
     if build is None:
         return _sliced(model, axes, plan)
     small = build(plan)

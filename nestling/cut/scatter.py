@@ -17,9 +17,9 @@ from torch import Tensor
 
 Places = NDArray[np.int64]
 Kernel = Callable[[NDArray[Any], NDArray[Any], int, Places, Places, NDArray[Any], float], None]
-_STRETCH = 1 << 15  # values converted to double precision at a time, so that they stay in the cache
-_KERNEL = {torch.float32, torch.float64}
-_NONE = np.zeros(0)
+_CHUNK = 1 << 15  # values converted to double precision at a time, so that they stay in the cache
+_KERNEL_DTYPES = {torch.float32, torch.float64}
+_NO_WEIGHTS = np.zeros(0)
 
 
 def scatter(
@@ -54,15 +54,15 @@ def scatter(
     (tensor([0., 3., 0., 3.], dtype=torch.float64), tensor([0., 3., 0., 3.], dtype=torch.float64))
     """
     kernel = _kernel()
-    if kernel is not None and values.dtype in _KERNEL and values.is_cpu and totals.is_cpu:
-        counts = _NONE if weights is None else weights.numpy()
+    if kernel is not None and values.dtype in _KERNEL_DTYPES and values.is_cpu and totals.is_cpu:
+        counts = _NO_WEIGHTS if weights is None else weights.numpy()
         kernel(totals.numpy(), counts, start, *places, values.contiguous().numpy().reshape(-1), weight)
         return
     rows = torch.from_numpy(np.add.outer(*places).ravel() + start).to(totals.device)
     if weights is not None:
         weights.index_add_(0, rows, weights.new_full((1,), weight).expand(len(rows)))
-    stretch = max(1, _STRETCH // totals.shape[1])
-    for indices, part in zip(rows.split(stretch), values.reshape(-1, totals.shape[1]).split(stretch), strict=True):
+    chunk = max(1, _CHUNK // totals.shape[1])
+    for indices, part in zip(rows.split(chunk), values.reshape(-1, totals.shape[1]).split(chunk), strict=True):
         totals.index_add_(0, indices, part.to(totals.dtype, copy=True).mul_(weight))
 
 

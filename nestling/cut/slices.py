@@ -24,8 +24,8 @@ from nestling.cut.scatter import scatter
 
 Kept = Callable[[Leaf], Runs]
 Box = tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, int, int], ...]]  # (factor, start, length) big, small
-_FEW = 4  # up to so many boxes are always copied one by one: two axes whose windows wrap around
-_WORTH = 4096  # values in a box from which one operation per box is faster than indexing
+_MAX_BOXES = 4  # up to these, boxes are always copied one by one: two axes whose windows wrap around
+_MIN_BOX = 4096  # values in a box from which one operation per box is faster than indexing
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Cut:
         """The boxes of the cut, or None if there would be too many."""
         cut = [k for k, n in enumerate(self.kept) if n != self.view[k]]
         count = math.prod(len(self.runs[k]) for k in cut)
-        if count > _FEW and math.prod(self.kept) < count * _WORTH:
+        if count > _MAX_BOXES and math.prod(self.kept) < count * _MIN_BOX:
             return None
         sides = []
         for k in cut:

@@ -15,8 +15,8 @@ from torch import Tensor
 from nestling.cut.scatter import Places, scatter
 from nestling.cut.slices import Cut, places_of
 
-_WORTH = 4096  # values from which a separate operation pays off
-_FIRST = np.zeros(1, dtype=np.int64)
+_MIN_ALONE = 4096  # values from which a separate operation pays off
+_ZERO = np.zeros(1, dtype=np.int64)
 
 
 class Sums:
@@ -65,13 +65,13 @@ class Sums:
                 tensor = tensor - cut.take(self._state[name])  # noqa: PLW2901 - sum changes: see above
             self._used.add(name)
             size = tensor.numel()
-            if size >= _WORTH and cut.boxes is not None and size >= _WORTH * len(cut.boxes):
+            if size >= _MIN_ALONE and cut.boxes is not None and size >= _MIN_ALONE * len(cut.boxes):
                 cut.add_to(self.total(name), tensor, weight)
                 cut.count(self.weight(name), weight)
                 continue
             if id(cut) not in known:
                 known[id(cut)] = places_of(cut)
-            if size >= _WORTH:
+            if size >= _MIN_ALONE:
                 scatter(*pool.room, known[id(cut)], tensor, weight, start=start)
             else:
                 outer, inner = known[id(cut)]
@@ -79,7 +79,7 @@ class Sums:
                 values.append(tensor.reshape(-1))
                 rows.append(np.add.outer(outer + start, inner).ravel())
         for pool, (values, rows) in small.items():  # together: one call per tensor would take longer than the sum
-            scatter(*pool.room, (np.concatenate(rows), _FIRST), torch.cat(values), weight)
+            scatter(*pool.room, (np.concatenate(rows), _ZERO), torch.cat(values), weight)
 
     def total(self, name: str) -> Tensor:
         """Return the sum of a tensor, viewed by its factors (float64); not a copy."""

@@ -17,7 +17,7 @@ import safetensors.torch
 from torch import Tensor
 
 from nestling.cut.plan import Plan
-from nestling.errors import StateError
+from nestling.errors import StateError, first_line
 from nestling.files import write_whole
 
 _FORMAT = "nestling-slice-1"
@@ -64,7 +64,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
         header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(header.get("__metadata__", b"{}"), type=_Metadata)
     except (safetensors.SafetensorError, msgspec.DecodeError, struct.error, ValueError, KeyError) as problem:
-        raise StateError(f"these bytes are not a packed slice: {str(problem).splitlines()[0]}") from None
+        raise StateError(f"these bytes are not a packed slice: {first_line(problem)}") from None
     try:
         about = msgspec.json.decode(metadata.nestling, type=_About)
     except msgspec.DecodeError:

@@ -23,17 +23,8 @@ def crop_flip(batch: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor
     flipped left to right with probability 1/2. The papers pad with black before they normalise, so this comes before
     ``Dataset.ready``.
 
-    Parameters
-    ----------
-    batch
-        Images (B, C, H, W) of any dtype.
-    generator
-        The source of randomness; see `nestling.seeds`.
-    pad
-        Zeros on every side.
+    Images are (B, C, H, W) of any dtype.
 
-    Examples
-    --------
     >>> images = torch.arange(18, dtype=torch.uint8).view(2, 1, 3, 3)
     >>> crop_flip(images, torch.Generator().manual_seed(0), pad=1).shape
     torch.Size([2, 1, 3, 3])
@@ -45,22 +36,22 @@ def crop_flip(batch: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor
     count, channels, height, width = batch.shape
     if batch.numel() == 0:
         return batch
-    home = generator.device  # draw on the generator's device, so that the numbers are the same on every device
-    shifts = torch.randint(2 * pad + 1, (2, count), generator=generator, device=home)
+    # Draw on the generator's device, so that the numbers are the same on every device.
+    shifts = torch.randint(2 * pad + 1, (2, count), generator=generator, device=generator.device)
     top, left = shifts.to(batch.device)
-    mirrored = (torch.rand(count, generator=generator, device=home) < 0.5).to(batch.device)
+    mirrored = (torch.rand(count, generator=generator, device=generator.device) < 0.5).to(batch.device)
 
     padded = F.pad(batch, [pad] * 4).contiguous()
     line, plane = width + 2 * pad, (width + 2 * pad) * (height + 2 * pad)
 
-    def steps(size: int) -> Tensor:
+    def indices(size: int) -> Tensor:
         return torch.arange(size, device=batch.device)
 
     # Every line of every crop is contiguous in memory: copying lines is several times faster than picking pixels.
-    first = (steps(count) * channels * plane + top * line + left)[:, None, None]
-    first = first + (steps(channels) * plane)[:, None] + steps(height) * line
-    pieces = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
-    crops = pieces.index_select(0, first.flatten()).view(batch.shape)
+    first = (indices(count) * channels * plane + top * line + left)[:, None, None]
+    first = first + (indices(channels) * plane)[:, None] + indices(height) * line
+    windows = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
+    crops = windows.index_select(0, first.flatten()).view(batch.shape)
     return torch.where(mirrored.view(-1, 1, 1, 1), crops.flip(-1), crops)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def batches(samples: Tensor, size: int, generator: torch.Generator | None = None) -> Iterator[Tensor]:
-    """Cut the indices of samples, shuffled where a generator is given, into batches.
+    """Yield the indices of samples in batches, shuffled if a generator is given.
 
     A last batch of a single sample joins the one before it: a norm over one value has no variance.
 

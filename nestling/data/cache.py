@@ -29,8 +29,8 @@ _VERSION = 1  # increase it when a reader returns different arrays than before
 
 def cache_dir() -> Path:
     """Return the cache folder: ``NESTLING_CACHE``, or the system's usual place for caches."""
-    if given := os.environ.get("NESTLING_CACHE"):
-        return Path(given).expanduser()
+    if folder := os.environ.get("NESTLING_CACHE"):
+        return Path(folder).expanduser()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "nestling" / "cache"
     if sys.platform == "darwin":
@@ -68,26 +68,26 @@ def find(
         Whether the files are the caller's own and cannot be downloaded.
     """
     searched = []
-    for what, given in (("data directory", data_dir), ("folder NESTLING_DATA", os.environ.get("NESTLING_DATA"))):
-        if given:
-            searched.append(Path(given).expanduser())
+    for label, path in (("data directory", data_dir), ("folder NESTLING_DATA", os.environ.get("NESTLING_DATA"))):
+        if path:
+            searched.append(Path(path).expanduser())
             if not searched[-1].is_dir():
-                raise DataError(f"the {what} {str(searched[-1])!r} does not exist")
+                raise DataError(f"the {label} {str(searched[-1])!r} does not exist")
     searched.append(download_dir())
     for folder in searched:
-        for part in inside:
-            for base in [folder / part, *([folder] if part and folder.resolve().name == part else [])]:
+        for subfolder in inside:
+            for base in [folder / subfolder, *([folder] if subfolder and folder.resolve().name == subfolder else [])]:
                 for layout in layouts:
                     paths = tuple(base / file for file in layout)
                     if all(path.exists() for path in paths):
                         return paths
-    sought = f"{layouts[0][0]!r}" + (f" and {len(layouts[0]) - 1} more" if len(layouts[0]) > 1 else "")
+    files = f"{layouts[0][0]!r}" + (f" and {len(layouts[0]) - 1} more" if len(layouts[0]) > 1 else "")
     others = ", nor another of its forms," if len(layouts) > 1 else ""
     # Where datasets share file names, only folders of the right name are searched: name those.
-    places = searched if "" in inside else [folder / inside[0] for folder in searched]
-    where = " or ".join(repr(str(place)) for place in places)
-    advice = "say with --data-dir or NESTLING_DATA where it is" if own else f"fetch it with 'nestling data get {name}'"
-    raise DataError(f"the data of {name!r} is not there: no {sought}{others} in {where}; {advice}")
+    folders = searched if "" in inside else [folder / inside[0] for folder in searched]
+    where = " or ".join(repr(str(folder)) for folder in folders)
+    advice = "set --data-dir or NESTLING_DATA to its folder" if own else f"fetch it with 'nestling data get {name}'"
+    raise DataError(f"the data of {name!r} cannot be found: no {files}{others} in {where}; {advice}")
 
 
 def cached_arrays(name: str, paths: tuple[Path, ...], read: Reader) -> Arrays:
@@ -160,7 +160,7 @@ def _write(arrays: Arrays, folder: Path) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as problem:
         raise DataError(
-            f"decoded data cannot be kept in {str(folder.parent)!r} ({first_line(problem)}): "
+            f"decoded data cannot be written to {str(folder.parent)!r} ({first_line(problem)}): "
             "set NESTLING_CACHE to a folder that can be written to"
         ) from problem
 
@@ -170,7 +170,7 @@ def _fingerprint(paths: tuple[Path, ...]) -> str:
     for path in paths:
         folder = path.is_dir()
         if folder:
-            digest.update(f"\n{path.resolve()}/".encode())  # an empty folder counts, too
+            digest.update(f"\n{path.resolve()}/".encode())  # an empty folder has no files, but changes the data, too
         for file in sorted(filter(Path.is_file, path.rglob("*"))) if folder else [path]:
             status = file.stat()
             digest.update(f"\n{file.resolve()} {status.st_size} {status.st_mtime_ns}".encode())

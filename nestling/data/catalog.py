@@ -56,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True)
 class TextSource:
-    """One text: a description, the function that opens it, its files as in `Source`, and the papers' way to read it.
+    """One text: a description, the function that opens it, its files as in `Source`, and the papers' options.
 
     ``vocabulary`` is the number of known words (0: all of them), ``length`` the number of words in a sequence.
     """

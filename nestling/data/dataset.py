@@ -1,4 +1,4 @@
-"""`Dataset`: samples and labels in memory, and their preprocessing; made from arrays or Hugging Face's `datasets`."""
+"""`Dataset`: samples and labels in memory, and their preprocessing; from arrays or Hugging Face's `datasets`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Dataset:
             if not isinstance(value, Tensor):
                 raise DataError(
                     f"{self.name}: {field} must be a tensor, not a {type(value).__name__}: nestling.data.from_arrays "
-                    "takes other kinds"
+                    "converts other types"
                 )
         if not len(self.inputs):
             raise DataError(f"{self.name}: there are no training samples")
@@ -77,13 +77,13 @@ class Dataset:
         self._check_part("test", self.test_inputs, self.test_targets, self.test_users)
         if self.test_inputs.shape[1:] != self.inputs.shape[1:] or self.test_inputs.dtype != self.inputs.dtype:
             raise DataError(
-                f"{self.name}: test samples are {_described(self.test_inputs)}, "
-                f"training samples {_described(self.inputs)}"
+                f"{self.name}: test samples are {_describe(self.test_inputs)}, "
+                f"training samples {_describe(self.inputs)}"
             )
         if self.augment not in AUGMENT:
             raise DataError(f"there is no augmentation {self.augment!r}{nearest(self.augment, AUGMENT)}")
         if self.resize < 0:
-            raise DataError(f"{self.name}: images cannot be resized to {self.resize} pixels; 0 leaves them as they are")
+            raise DataError(f"{self.name}: images cannot be resized to {self.resize} pixels; use 0 to keep their size")
         if self.resize and self.inputs.dim() != 4:
             raise DataError(
                 f"{self.name}: only images (channels, height, width) can be resized, not samples of shape {self.shape}"
@@ -158,7 +158,7 @@ class Dataset:
             )
 
 
-def _described(inputs: Tensor) -> str:
+def _describe(inputs: Tensor) -> str:
     return f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}"
 
 
@@ -198,11 +198,11 @@ def from_arrays(
     >>> data.inputs.dtype, data.classes, len(data.test_inputs)
     (torch.float32, 3, 0)
     """
-    samples, labels = _samples(inputs, "samples"), _whole(targets, "labels")
+    samples, labels = _samples(inputs, "samples"), _integers(targets, "labels")
     if test is None:
         test_samples, test_labels = samples[:0], labels[:0]
     else:
-        test_samples, test_labels = _samples(test[0], "test samples"), _whole(test[1], "test labels")
+        test_samples, test_labels = _samples(test[0], "test samples"), _integers(test[1], "test labels")
     if classes is None:
         classes = 1 + max((int(part.max()) for part in (labels, test_labels) if len(part)), default=0)
     return Dataset(
@@ -215,8 +215,8 @@ def from_arrays(
         mean=tuple(mean),
         std=tuple(std),
         augment=augment,
-        users=None if users is None else _whole(users, "users"),
-        test_users=None if test_users is None else _whole(test_users, "test users"),
+        users=None if users is None else _integers(users, "users"),
+        test_users=None if test_users is None else _integers(test_users, "test users"),
     )
 
 
@@ -248,25 +248,25 @@ def from_hf(
     mean, std, augment, name
         As in :class:`~nestling.data.Dataset`.
     """
-    parts = data if isinstance(data, Mapping) else {train: data}
-    if train not in parts:
-        raise DataError(f"the Hugging Face dataset has no split {train!r}{nearest(train, parts)}")
-    splits = [parts[split] for split in (train, test) if split in parts]
+    all_splits = data if isinstance(data, Mapping) else {train: data}
+    if train not in all_splits:
+        raise DataError(f"the Hugging Face dataset has no split {train!r}{nearest(train, all_splits)}")
+    splits = [all_splits[split] for split in (train, test) if split in all_splits]
     labels = [_column(split, target) for split in splits]
-    feature = getattr(splits[0], "features", None) or {}
-    people: list[Any] = [None, None]
+    features = getattr(splits[0], "features", None) or {}
+    users: list[Any] = [None, None]
     if user is not None:
         columns = [_column(split, user) for split in splits]
         ids = np.unique(np.concatenate(columns), return_inverse=True)[1]  # text becomes numbers, alike in both splits
-        people[: len(columns)] = np.split(ids, [len(columns[0])])[: len(columns)]
-    samples = [_images_first(_column(split, input)) for split in splits]
+        users[: len(columns)] = np.split(ids, [len(columns[0])])[: len(columns)]
+    samples = [_channels_first(_column(split, input)) for split in splits]
     return from_arrays(
         samples[0],
         labels[0],
         (samples[1], labels[1]) if len(splits) == 2 else None,
-        classes=getattr(feature.get(target), "num_classes", None),
-        users=people[0],
-        test_users=people[1],
+        classes=getattr(features.get(target), "num_classes", None),
+        users=users[0],
+        test_users=users[1],
         mean=mean,
         std=std,
         augment=augment,
@@ -284,7 +284,8 @@ def _column(split: Any, column: str) -> np.ndarray[Any, Any]:
         raise DataError(f"the samples in column {column!r} differ in shape: bring them to one size first") from problem
 
 
-def _images_first(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _channels_first(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return images (N, H, W) or (N, H, W, C) as (N, C, H, W), and other arrays unchanged."""
     if values.dtype == np.uint8 and values.ndim == 3:
         return values[:, None]
     if values.dtype == np.uint8 and values.ndim == 4 and values.shape[-1] in (1, 3, 4):
@@ -311,7 +312,7 @@ def _samples(values: Any, column: str) -> Tensor:
     return tensor
 
 
-def _whole(values: Any, column: str) -> Tensor:
+def _integers(values: Any, column: str) -> Tensor:
     tensor = _tensor(values, column)
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise DataError(f"the {column} are {tensor.dtype}: make them whole numbers")

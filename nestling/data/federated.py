@@ -1,4 +1,4 @@
-"""`FederatedData`: where the samples of clients and of tests come from, whatever they are."""
+"""`FederatedData`: the samples of all clients and of the test set, whatever their kind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class ClientData(Protocol):
-    """The samples of one client; also those that models are tested on."""
+    """The samples of one client, or those of the test or validation set."""
 
     @property
     def augmented(self) -> bool:
-        """Whether `transform` draws random numbers where it is given a generator."""
+        """Whether `transform` draws random numbers if it is given a generator."""
 
     @property
     def values(self) -> int:
@@ -23,10 +23,10 @@ class ClientData(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> Any:
-        """Return some samples as they are stored, on the CPU, by their numbers from 0."""
+        """Return the samples with these indices, from 0, as they are stored, on the CPU."""
 
     def transform(self, inputs: Tensor, random: torch.Generator | None) -> Tensor:
-        """Return what a model reads of inputs, on the same device; augmented where a generator is given."""
+        """Return model inputs, on the same device; augmented if a generator is given."""
 
     def targets(self) -> Tensor:
         """Return the targets of all samples."""
@@ -36,7 +36,7 @@ class ClientData(Protocol):
 
 
 class FederatedData(Protocol):
-    """The samples of all clients, read when they are asked for, and those that models are tested on."""
+    """The samples of all clients, read on access, and those of the test and validation sets."""
 
     @property
     def name(self) -> str:
@@ -44,14 +44,14 @@ class FederatedData(Protocol):
 
     @property
     def classes(self) -> int:
-        """The number of classes, or words; 0 for targets that are no classes."""
+        """The number of classes, or words; 0 if targets are not classes."""
 
     @property
     def model_options(self) -> Mapping[str, Any]:
-        """The options of a model that the data decides, such as its number of classes."""
+        """The options of a model that follow from the data, such as its number of classes."""
 
     def example(self, samples: int) -> Tensor:
-        """Return an input of a model that holds nothing, (samples, …)."""
+        """Return a model input of zeros, (samples, …)."""
 
     @property
     def test(self) -> ClientData:
@@ -59,7 +59,7 @@ class FederatedData(Protocol):
 
     @property
     def validation(self) -> ClientData:
-        """The samples that the best round is chosen by: possibly none."""
+        """The samples that the best round is chosen by; may be empty."""
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -71,4 +71,4 @@ class FederatedData(Protocol):
         """Return the number of samples that a client trains on."""
 
     def test_share(self, number: int) -> Tensor:
-        """Return the numbers of the test samples that a client is tested on."""
+        """Return the indices of the test samples that a client is tested on."""

@@ -21,20 +21,11 @@ class Fetched:
 
 
 def get(name: str, progress: bool = False) -> tuple[Fetched, ...]:
-    """Download the missing files of the dataset called `name`; return () if it needs no files.
+    """Download the missing files of the dataset or text called `name`; return () if it needs no files.
 
     A file without a published checksum is trusted. In either case its SHA-256 is written next to it, and ``load``
-    compares the file with that.
+    compares the file with that. With `progress`, a bar is shown on stderr.
 
-    Parameters
-    ----------
-    name
-        A name from ``nestling.data.names()``.
-    progress
-        Whether to show a bar on stderr.
-
-    Examples
-    --------
     >>> get("digits")
     ()
     """
@@ -62,11 +53,11 @@ def _fetch(download: Download, folder: Path, progress: bool) -> Fetched:
         actual = sha256(target)
         checksum_file(target).write_text(f"{actual}  {target.name}\n")
     except OSError as problem:
-        where = f"{download.url} cannot be fetched into {str(folder)!r}"
+        failure = f"{download.url} cannot be fetched into {str(folder)!r}"
         if problem.errno is not None:  # an error of the disk; network errors have no errno
-            raise FetchError(f"{where}: {problem.strerror}") from problem
+            raise FetchError(f"{failure}: {problem.strerror}") from problem
         hint = "check the network, or put the file there yourself"
-        raise FetchError(f"{where} ({_reason(problem)}): {hint}") from problem
+        raise FetchError(f"{failure} ({_reason(problem)}): {hint}") from problem
     except ValueError as problem:  # pooch raises it for a wrong checksum
         raise DataError(f"{download.url} has a wrong checksum ({first_line(problem)}): it was not kept") from problem
     return Fetched(target, actual, bool(download.checksum))

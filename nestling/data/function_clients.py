@@ -1,4 +1,4 @@
-"""Clients whose samples a function returns: files of your own, a database, a generator."""
+"""Clients whose samples are returned by a function: from files of your own, a database or a generator."""
 
 from __future__ import annotations
 
@@ -15,15 +15,34 @@ from nestling.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class TensorSamples:
-    """Samples that are ready for a model: inputs (N, …) and targets (N, …)."""
+    """Samples in memory: model inputs (N, …) and targets (N, …)."""
 
     inputs: Tensor
     outputs: Tensor
     augmented: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self, what: str, classes: int) -> TensorSamples:
+        """Return these samples; raise `DataError`, which calls them `what`, if a model cannot learn from them."""
+        pair: tuple[object, object] = self.inputs, self.outputs
+        if not all(isinstance(value, Tensor) for value in pair):
+            types = " and ".join(f"a {type(value).__name__}" for value in pair)
+            raise DataError(f"{what} must be tensors of inputs and targets, not {types}")
         if len(self.inputs) != len(self.outputs):
-            raise DataError(f"there are {len(self.inputs)} inputs, but {len(self.outputs)} targets")
+            raise DataError(f"{what} are {len(self.inputs)} inputs, but {len(self.outputs)} targets")
+        for part in (self.inputs, self.outputs):
+            if part.is_floating_point() and not bool(part.isfinite().all()):
+                raise DataError(f"{what} hold values that are not finite numbers")
+        if classes and len(self.outputs):
+            if self.outputs.is_floating_point():
+                raise DataError(f"{what} have targets of {self.outputs.dtype}: classes are whole numbers")
+            low, high = int(self.outputs.min()), int(self.outputs.max())
+            if low < 0 or high >= classes:
+                raise DataError(
+                    f"{what} have the target {low if low < 0 else high}, not one of the {classes} classes from 0"
+                )
+        elif not classes and not self.outputs.is_floating_point():
+            raise DataError(f"{what} have targets of {self.outputs.dtype}: give the number of classes, or use floats")
+        return self
 
     @property
     def values(self) -> int:
@@ -34,7 +53,7 @@ class TensorSamples:
         return len(self.inputs)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some samples, by their numbers from 0."""
+        """Return inputs and targets of the samples with these indices."""
         return self.inputs[indices], self.outputs[indices]
 
     def transform(self, inputs: Tensor, random: torch.Generator | None) -> Tensor:
@@ -47,25 +66,25 @@ class TensorSamples:
         return self.outputs
 
     def held(self) -> Tensor:
-        """Return the classes that occur, sorted; none for targets that are no classes."""
+        """Return the classes that occur, sorted; empty if targets are not classes."""
         return torch.empty(0, dtype=torch.long) if self.outputs.is_floating_point() else self.outputs.unique()
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionClients:
-    """The clients of a function.
+    """Clients whose samples are read by a function.
 
     Attributes
     ----------
     read
-        A module-level function that returns the inputs (N, …) and targets (N, …) of a client; called when they are
-        needed, in whichever process trains the client. It must always return the same.
+        A module-level function that returns the inputs (N, …) and targets (N, …) of a client; called on access, in the
+        process that trains the client. It must return the same samples every time.
     clients
         The number of clients.
     tested
         The inputs and targets of the test samples.
     classes
-        The number of classes; 0 for targets that are no classes.
+        The number of classes; 0 if targets are not classes.
     name
         The name of the data in reports.
 
@@ -95,7 +114,10 @@ class FunctionClients:
 
     @cached_property
     def _clients(self) -> Lazy[TensorSamples]:
-        return Lazy(self.clients, lambda number: TensorSamples(*self.read(number)))
+        return Lazy(
+            self.clients,
+            lambda number: TensorSamples(*self.read(number)).check(f"the samples of client {number}", self.classes),
+        )
 
     def client(self, number: int) -> TensorSamples:
         """Return the samples that a client trains on."""
@@ -108,11 +130,11 @@ class FunctionClients:
     @cached_property
     def test(self) -> TensorSamples:
         """The test samples."""
-        return TensorSamples(*self.tested)
+        return TensorSamples(*self.tested).check("the test samples", self.classes)
 
     @property
     def validation(self) -> TensorSamples:
-        """No samples: all clients train on all of theirs."""
+        """No samples: clients train on all of their samples."""
         return TensorSamples(self.tested[0][:0], self.tested[1][:0])
 
     def test_share(self, number: int) -> Tensor:
@@ -121,7 +143,7 @@ class FunctionClients:
         return torch.empty(0, dtype=torch.long)
 
     def example(self, samples: int) -> Tensor:
-        """Return an input of a model that holds nothing, (samples, …)."""
+        """Return a model input of zeros, (samples, …)."""
         return torch.zeros(samples, *self.tested[0].shape[1:], dtype=self.tested[0].dtype)
 
     def __getstate__(self) -> dict[str, object]:

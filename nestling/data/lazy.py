@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -19,34 +19,28 @@ class Lazy(Sequence[T]):
     """
 
     def __init__(self, count: int, make: Callable[[int], T], keep: int = _KEEP) -> None:
+        self._arguments = (count, make, keep)
         self._count = count
-        self._make = make
-        self._keep = keep
-        self._cached: OrderedDict[int, T] = OrderedDict()
+        self._item = lru_cache(keep)(make)
 
     def __len__(self) -> int:
         return self._count
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[T]: ...
-    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(self._count))]
-        number = place + self._count if place < 0 else place
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        number = index + self._count if index < 0 else index
         if not 0 <= number < self._count:
-            raise IndexError(f"there is no item {place}: there are {self._count}")
-        item = self._cached.pop(number) if number in self._cached else self._make(number)
-        if self._keep:
-            self._cached[number] = item
-            if len(self._cached) > self._keep:
-                self._cached.popitem(last=False)
-        return item
+            raise IndexError(f"there is no item {index}: there are {self._count}")
+        return self._item(number)
 
     def __iter__(self) -> Iterator[T]:
         # the default stops at an IndexError, and would take one raised by `make` for the end
         return (self[number] for number in range(self._count))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cached": OrderedDict()}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Lazy, self._arguments  # without the cached items

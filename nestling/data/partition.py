@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,8 @@ from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 from nestling.settings.structs import MOST_ALIKE
 
-WAYS = ("iid", "classes", "dirichlet", "user")
-Owners = NDArray[np.int64]  # the client of every sample; −1 for none
+SCHEMES = ("iid", "classes", "dirichlet", "user")
+Owners = NDArray[np.int64]  # the client of every sample; −1 for no client
 Random = np.random.Generator
 
 
@@ -147,8 +147,8 @@ def counts(dataset: Dataset, shares: Partition) -> Tensor:
 
 def check_options(how: str, classes_per_client: int | None, alpha: float | None) -> None:
     """Raise `DataError` for options of :func:`partition` that are wrong for any dataset."""
-    if how not in WAYS:
-        raise DataError(f"there is no partition {how!r}{nearest(str(how), WAYS)}")
+    if how not in SCHEMES:
+        raise DataError(f"there is no partition {how!r}{nearest(str(how), SCHEMES)}")
     for name, option, owner in (("classes_per_client", classes_per_client, "classes"), ("alpha", alpha, "dirichlet")):
         if option is None and how == owner:
             raise DataError(f"the partition {how!r} needs {name}")
@@ -170,11 +170,11 @@ def _deal(samples: int, clients: int, random: Random) -> Owners:
 
 def _by_classes(dataset: Dataset, clients: int, each: int, random: Random) -> tuple[Owners, Owners]:
     sizes = np.bincount(dataset.targets.numpy(), minlength=dataset.classes)
-    holds = _holders(sizes, clients, each, random, dataset.name)
+    holds = _draw_classes(sizes, clients, each, random, dataset.name)
     owners = []
     for targets in (dataset.targets.numpy(), dataset.test_targets.numpy()):
         owner = np.full(len(targets), -1, dtype=np.int64)
-        for label, members in _members(targets, dataset.classes):
+        for label, members in _samples_by_class(targets, dataset.classes):
             holders = random.permutation(np.flatnonzero(holds[:, label]))
             if len(holders):
                 owner[members] = holders[_deal(len(members), len(holders), random)]
@@ -182,7 +182,7 @@ def _by_classes(dataset: Dataset, clients: int, each: int, random: Random) -> tu
     return owners[0], owners[1]
 
 
-def _holders(sizes: NDArray[Any], clients: int, each: int, random: Random, name: str) -> NDArray[np.bool_]:
+def _draw_classes(sizes: NDArray[Any], clients: int, each: int, random: Random, name: str) -> NDArray[np.bool_]:
     """Draw which client holds which class, (clients, classes): `each` different classes per client."""
     present = int((sizes > 0).sum())
     if each > present:
@@ -212,14 +212,14 @@ def _quotas(most: NDArray[Any], total: int, random: Random, name: str) -> NDArra
             f"{total:,} shards cannot be cut from {name} so that each has a sample: "
             "use fewer clients, or fewer classes per client"
         )
-    level = next(level for level in range(int(most.max()), -1, -1) if np.minimum(most, level).sum() <= total)
-    quotas: NDArray[Any] = np.minimum(most, level)
-    more = random.permutation(np.flatnonzero(most > level))[: total - quotas.sum()]
-    quotas[more] += 1
+    limit = next(limit for limit in range(int(most.max()), -1, -1) if np.minimum(most, limit).sum() <= total)
+    quotas: NDArray[Any] = np.minimum(most, limit)
+    one_more = random.permutation(np.flatnonzero(most > limit))[: total - quotas.sum()]
+    quotas[one_more] += 1
     return quotas
 
 
-def _members(targets: NDArray[Any], classes: int) -> list[tuple[int, NDArray[Any]]]:
+def _samples_by_class(targets: NDArray[Any], classes: int) -> list[tuple[int, NDArray[Any]]]:
     """List the classes, each with the indices of its samples."""
     order = np.argsort(targets, kind="stable")
     borders = np.cumsum(np.bincount(targets, minlength=classes))[:-1]
@@ -232,46 +232,46 @@ def _members(targets: NDArray[Any], classes: int) -> list[tuple[int, NDArray[Any
 def _by_dirichlet(dataset: Dataset, clients: int, alpha: float, minimum: int, random: Random) -> tuple[Owners, Owners]:
     targets = dataset.targets.numpy()
     train = np.full(len(targets), -1, dtype=np.int64)
-    for _, members in _members(targets, dataset.classes):
+    for _, members in _samples_by_class(targets, dataset.classes):
         ends = np.cumsum(random.dirichlet(np.full(clients, alpha)))
-        train[random.permutation(members)] = _cut(np.floor(ends / ends[-1] * len(members)).astype(np.int64))
-    _lift(train, clients, minimum, random)
+        train[random.permutation(members)] = _owners(np.floor(ends / ends[-1] * len(members)).astype(np.int64))
+    _enforce_minimum(train, clients, minimum, random)
 
     test = np.full(len(dataset.test_targets), -1, dtype=np.int64)
-    for label, members in _members(dataset.test_targets.numpy(), dataset.classes):
+    for label, members in _samples_by_class(dataset.test_targets.numpy(), dataset.classes):
         held = np.bincount(train[targets == label], minlength=clients)
         if not held.any():
             held[:] = 1  # a class that nobody trains on: equal shares for everyone
         order = random.permutation(clients)  # rounding would always favour the same clients
-        test[random.permutation(members)] = order[_cut(np.cumsum(held[order]) * len(members) // held.sum())]
+        test[random.permutation(members)] = order[_owners(np.cumsum(held[order]) * len(members) // held.sum())]
     return train, test
 
 
-def _cut(ends: NDArray[np.int64]) -> Owners:
+def _owners(ends: NDArray[np.int64]) -> Owners:
     """Return the owner of each sample, where client k owns the samples from the end of client k − 1 to ``ends[k]``.
 
-    >>> _cut(np.array([2, 2, 5]))
+    >>> _owners(np.array([2, 2, 5]))
     array([0, 0, 2, 2, 2])
     """
     return np.repeat(np.arange(len(ends), dtype=np.int64), np.diff(ends, prepend=0))
 
 
-def _lift(owners: Owners, clients: int, minimum: int, random: Random) -> None:
+def _enforce_minimum(owners: Owners, clients: int, minimum: int, random: Random) -> None:
     """Move samples, one by one, from the largest clients to those with fewer than the minimum."""
     sizes = np.bincount(owners, minlength=clients)
-    poor = np.flatnonzero(sizes < minimum)
-    if not len(poor):
+    too_small = np.flatnonzero(sizes < minimum)
+    if not len(too_small):
         return
     held = np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
-    rich = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > minimum)]
-    heapq.heapify(rich)
-    spare: dict[int, list[int]] = {}
-    for client in np.repeat(poor, minimum - sizes[poor]).tolist():
-        size, giver = rich[0]
-        if giver not in spare:
-            spare[giver] = random.permutation(held[giver]).tolist()
-        owners[spare[giver].pop()] = client
-        heapq.heapreplace(rich, (size + 1, giver))
+    donors = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > minimum)]
+    heapq.heapify(donors)
+    samples: dict[int, list[int]] = {}
+    for client in np.repeat(too_small, minimum - sizes[too_small]).tolist():
+        negative_size, donor = donors[0]
+        if donor not in samples:
+            samples[donor] = random.permutation(held[donor]).tolist()
+        owners[samples[donor].pop()] = client
+        heapq.heapreplace(donors, (negative_size + 1, donor))
 
 
 # --- user ------------------------------------------------------------------------------------------------------------
@@ -279,18 +279,19 @@ def _lift(owners: Owners, clients: int, minimum: int, random: Random) -> None:
 
 def _by_user(dataset: Dataset, clients: int, minimum: int, random: Random) -> tuple[Owners, Owners]:
     if dataset.users is None:
-        raise DataError(f"{dataset.name} does not say who made its samples: use another partition than 'user'")
-    people, person, sizes = np.unique(dataset.users.numpy(), return_inverse=True, return_counts=True)
-    enough = np.flatnonzero(sizes >= minimum)
-    if clients > len(enough):
+        raise DataError(f"{dataset.name} does not name the users of its samples: use another partition than 'user'")
+    users, user_of, sizes = np.unique(dataset.users.numpy(), return_inverse=True, return_counts=True)
+    eligible = np.flatnonzero(sizes >= minimum)
+    if clients > len(eligible):
         raise DataError(
-            f"{clients} clients are more than the {len(enough)} users of {dataset.name} with at least {minimum} samples"
+            f"{clients} clients are more than the {len(eligible)} users of {dataset.name} "
+            f"with at least {minimum} samples"
         )
-    client_of = np.full(len(people), -1, dtype=np.int64)
-    client_of[np.sort(random.choice(enough, clients, replace=False))] = np.arange(clients)
-    train = client_of[person]
-    if dataset.test_users is not None and np.isin(dataset.test_users.numpy(), people).all():
-        return train, client_of[np.searchsorted(people, dataset.test_users.numpy())]
+    client_of = np.full(len(users), -1, dtype=np.int64)
+    client_of[np.sort(random.choice(eligible, clients, replace=False))] = np.arange(clients)
+    train = client_of[user_of]
+    if dataset.test_users is not None and np.isin(dataset.test_users.numpy(), users).all():
+        return train, client_of[np.searchsorted(users, dataset.test_users.numpy())]
     return train, _deal(len(dataset.test_targets), clients, random)
 
 
@@ -298,41 +299,42 @@ def _by_user(dataset: Dataset, clients: int, minimum: int, random: Random) -> tu
 
 
 def _shares(owners: Owners, clients: int) -> tuple[Tensor, ...]:
+    """Return the indices of the samples of every client."""
     order = np.argsort(owners, kind="stable")  # stable: sorted within every client
     sizes = np.bincount(owners[owners >= 0], minlength=clients)
     values = torch.from_numpy(order[len(order) - sizes.sum() :].astype(np.int64, copy=False))
-    none = torch.empty(0, dtype=torch.int64)
-    with _no_collector():
-        views: Iterable[Tensor] = values.split(sizes[sizes > 0].tolist()) if len(values) else ()
-        rest = iter(views)
-        return tuple([next(rest) if size else none for size in sizes.tolist()])
+    empty = torch.empty(0, dtype=torch.int64)
+    with _gc_paused():
+        views = iter(values.split(sizes[sizes > 0].tolist()) if len(values) else ())
+        return tuple([next(views) if size else empty for size in sizes.tolist()])
 
 
 def _labels(dataset: Dataset, owners: Owners, clients: int) -> tuple[Tensor, ...]:
+    """Return the classes that every client holds in training."""
     owned = owners >= 0
     cells = np.sort(owners[owned] * dataset.classes + dataset.targets.numpy()[owned])
     cells = cells[np.diff(cells, prepend=-1) > 0]
     ends = np.cumsum(np.bincount(cells // dataset.classes, minlength=clients)).tolist()
     held = cells % dataset.classes
     raw, size = held.tobytes(), held.itemsize
-    known: dict[bytes, Tensor] = {}  # many clients hold the same classes, and share one tensor
+    shared: dict[bytes, Tensor] = {}  # many clients hold the same classes, and share one tensor
     labels = []
-    with _no_collector():
+    with _gc_paused():
         for start, end in zip([0, *ends], ends, strict=False):
             key = raw[start * size : end * size]
-            if key not in known:
-                known[key] = torch.from_numpy(held[start:end].copy())
-            labels.append(known[key])
+            if key not in shared:
+                shared[key] = torch.from_numpy(held[start:end].copy())
+            labels.append(shared[key])
     return tuple(labels)
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Pause garbage collection, which would scan hundreds of thousands of new tensors many times."""
-    paused = gc.isenabled()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if paused:
+        if enabled:
             gc.enable()

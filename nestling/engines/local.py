@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
-import multiprocessing
 import os
 import pickle
 import socket
@@ -19,27 +17,16 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import torch
 
-from nestling.draws import own_this_process
 from nestling.engines.attempt import attempt_in_worker
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import START, Stopwatch, TimeLimits
 from nestling.engines.packing import dump, load
-from nestling.engines.parent import (
-    NAME,
-    UNGUARDED,
-    end_if_script_is_unguarded,
-    ending,
-    ignore_terminal,
-    start,
-    unguarded,
-    watch_parent,
-)
+from nestling.engines.parent import check_guarded, end_if_script_is_unguarded, ending, prepare_child, start_child
 from nestling.engines.retries import Task, Tasks, work_here
 from nestling.engines.shared_memory import TRAVEL, Block
 from nestling.errors import RunError, RunFailed, first_line
@@ -48,8 +35,8 @@ from nestling.heap import keep_freed_memory
 
 _LARGE = 2**16  # messages of at least so many bytes go through shared memory
 _READY = -1  # the index of a worker's first message: it has started
-_STARTS = 3  # give up after so many workers in a row that end while they start
-_STUCK = 300  # timeout in seconds of sending a message: a worker may be stopped in the middle of one
+_MAX_FAILED_STARTS = 3  # give up after so many workers in a row that end while they start
+_PIPE_TIMEOUT = 300  # seconds for sending or receiving a message: a worker may be stopped in the middle of one
 
 
 class LocalEngine:
@@ -147,16 +134,16 @@ class LocalEngine:
             idle.append(self._worker())
             self._crew.append(idle[-1])
         for worker in idle[: tasks.waiting]:
-            taken = tasks.take(_Parcel)
-            if taken is None:
+            next_task = tasks.take(_Parcel)
+            if next_task is None:
                 continue
-            task, parcel = taken
+            task, parcel = next_task
             if worker.send(task.index, parcel):
                 busy[worker] = task
             else:
                 tasks.put_back(task)
                 self._failed(worker, "between two jobs")
-            del taken, parcel  # so that the values it shares are freed as soon as no job needs them
+            del next_task, parcel  # so that the values it shares are freed as soon as no job needs them
 
     def _listen(self, tasks: Tasks, busy: dict[_Worker, Task], watch: Stopwatch) -> None:
         """Receive messages for a short time, and replace workers that died or take too long."""
@@ -202,12 +189,11 @@ class LocalEngine:
         """Report a worker that was lost before it began a job; raise if workers keep ending while they start."""
         reason = reason or worker.gone()
         self._remove(worker)
-        if worker.process.exitcode == UNGUARDED:
-            raise RunError(unguarded(f"workers={self._workers}"))
+        check_guarded(worker.process, f"workers={self._workers}")
         self._failed_starts += not worker.ready
-        if self._failed_starts >= _STARTS:
+        if self._failed_starts >= _MAX_FAILED_STARTS:
             raise RunFailed(
-                f"{_STARTS} worker processes in a row could not start (the last one {reason}): "
+                f"{_MAX_FAILED_STARTS} worker processes in a row could not start (the last one {reason}): "
                 "see what they printed, or use workers=1"
             )
         report("worker lost", f"{worker.name} {reason} {when}; another takes its place")
@@ -243,13 +229,8 @@ class _Worker:
     _numbers = itertools.count(1)
 
     def __init__(self, make: _Parcel) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork of a process with PyTorch's threads may hang
-        self.pipe, theirs = context.Pipe()
-        _bound_waits(self.pipe)
-        name = f"{NAME}-{next(self._numbers)}"
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True, name=name)
-        start(self.process)
-        theirs.close()
+        self.process, self.pipe = start_child(_serve, str(next(self._numbers)), daemon=True)
+        _set_timeouts(self.pipe)
         self.name = f"worker process {self.process.pid}"
         self.ready = False
         self.starting = 0.0  # seconds
@@ -298,23 +279,20 @@ class _Worker:
             self.kill()
 
 
-def _bound_waits(pipe: Connection) -> None:
+def _set_timeouts(pipe: Connection) -> None:
     """Set a timeout on a pipe, so that reading and writing fail if the other process is stopped."""
     if not TRAVEL:
         return
     with contextlib.closing(socket.socket(fileno=os.dup(pipe.fileno()))) as end:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STUCK, 0))
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _PIPE_TIMEOUT, 0))
 
 
 def _serve(pipe: Connection) -> None:
     """Run jobs until the pipe closes: the main function of a worker process."""
-    ignore_terminal("SIGINT")  # Ctrl-C is handled by the parent process
-    watch_parent(lambda: os._exit(1))  # at once, even in the middle of a job: its result is not needed
-    logging.getLogger("nestling").addHandler(logging.NullHandler())  # events are sent back; nothing is printed here
+    prepare_child("SIGINT", on_parent_end=lambda: os._exit(1))  # at once, even in a job: its result is not needed
     torch.set_num_threads(1)
     keep_freed_memory()
-    own_this_process()
     with contextlib.suppress(EOFError, OSError):  # the parent has ended
         _send(pipe, _READY, _Parcel(None))
         _serve_jobs(pipe)

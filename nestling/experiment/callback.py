@@ -1,4 +1,4 @@
-"""`Callback`: what is called while a run goes on, such as a progress bar, TensorBoard or a notebook."""
+"""`Callback`: functions that are called during a run, for a progress bar, TensorBoard or a notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Callback:
     """Does nothing; override what you need."""
 
     def on_start(self, simulation: Simulation, state: ServerState) -> None:
-        """A run starts, or goes on after the rounds of `state`."""
+        """A run starts, or is resumed after the rounds of `state`."""
 
     def on_client(self) -> None:
         """The update of a client has arrived."""

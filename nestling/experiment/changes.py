@@ -1,7 +1,7 @@
-"""Settings that may change while a run goes on: those that cannot change its numbers, and its number of rounds.
+"""Settings that may change when a run is resumed: those that cannot change its numbers, and the number of rounds.
 
-More rounds give the bytes of one long run where nothing depends on how many there will be: neither the learning rate
-(``constant`` and ``steps`` do not), nor what the method's server does between rounds.
+More rounds give the bytes of one long run if nothing depends on their number: neither the learning rate (``constant``
+and ``steps`` do not), nor what the method's server does between rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nestling.errors import RunError
 from nestling.methods import Method
 from nestling.settings import Experiment
 
-HARMLESS = frozenset({"name", "workers", "engine", "address", "worker_timeout", "checkpoint", "data.dir"})
+HARMLESS = frozenset({"name", "workers", "engine", "address", "worker_timeout", "checkpoint_every", "data.dir"})
 
 
 def changed_settings(began: Experiment, now: Experiment) -> dict[str, tuple[Any, Any]]:
@@ -26,12 +26,13 @@ def changed_settings(began: Experiment, now: Experiment) -> dict[str, tuple[Any,
     >>> changed_settings(Experiment(seed=1), Experiment().with_settings(["fleet.clients=5", "fleet.per_round=5"]))
     {'seed': (1, 0), 'fleet.clients': (100, 5), 'fleet.per_round': (10, 5)}
     """
-    one, other = _flat(msgspec.to_builtins(began)), _flat(msgspec.to_builtins(now))
-    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}
+    before, after = _flat(msgspec.to_builtins(began)), _flat(msgspec.to_builtins(now))
+    pairs = {key: (before.get(key), after.get(key)) for key in before | after}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def check_settings(folder: Path, began: Experiment, now: Experiment) -> None:
-    """Raise where settings differ that a run cannot go on with; the number of rounds is for `check_rounds`."""
+    """Raise if settings differ that must not change in a run; `check_rounds` checks the number of rounds."""
     changed = {key: pair for key, pair in changed_settings(began, now).items() if key not in HARMLESS | {"rounds"}}
     if changed:
         differences = ", ".join(
@@ -44,7 +45,7 @@ def check_settings(folder: Path, began: Experiment, now: Experiment) -> None:
 
 
 def check_rounds(began: Experiment, now: Experiment, method: Method, done: int) -> None:
-    """Raise where a run of `done` rounds cannot get another number of rounds than it began with."""
+    """Raise if the number of rounds was changed and cannot be, after `done` rounds."""
     if now.rounds == began.rounds:
         return
     reason = ""
@@ -60,10 +61,10 @@ def check_rounds(began: Experiment, now: Experiment, method: Method, done: int) 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return nested settings by their dotted names."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return found
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
+    return flat
 
 
 def _short(value: Any) -> str:

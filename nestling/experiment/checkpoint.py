@@ -1,10 +1,10 @@
-"""Checkpoints: a run that is killed at any moment goes on from the last one as if nothing had happened.
+"""Checkpoints: a run that is killed at any moment is resumed from the last one with the same numbers.
 
 A checkpoint is a folder ``checkpoints/round-000010`` with the server's tensors (safetensors), its figures (JSON) and
-SHA256SUMS, which holds the checksums of all files that belong to it, those of single clients included: ``sha256sum -c
-SHA256SUMS`` in that folder checks them. It is written beside its place, forced to disk, and renamed, so it is there
-whole or not at all; only then is the one before the last removed. A checkpoint whose bytes have changed since is not
-used: the run goes on from the one before.
+SHA256SUMS, which holds the checksums of all its files, including those of single clients: ``sha256sum -c SHA256SUMS``
+in that folder checks them. It is written to a hidden folder, forced to disk and renamed, so it exists completely or not
+at all; only then are older ones removed, except for the last two. If its bytes have changed since, the run is resumed
+from the one before.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS, ClientFile
 from nestling.server.client_store import ClientStore
 from nestling.server.state import ServerState, Totals
 
-_KEEP = 2
+_KEEP = 2  # checkpoints
 _GROUPS = ("state", "memory", "coverage", "submodels", "notes")
 _FORMAT, _WITHOUT_SUMS = "nestling-checkpoint-3", "nestling-checkpoint-2"
 _FIGURES, _SUMS = "figures.json", "SHA256SUMS"
 _OWN_FILES = {_FIGURES, *(f"{group}.safetensors" for group in _GROUPS)}
-_SUM = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))")
+_SUM_LINE = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))")
 _NAME = re.compile(r"round-\d{6,}")
 
 
@@ -50,65 +50,64 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Damaged(Exception):
-    """A checkpoint is not as it was written."""
+    """A file of a checkpoint is missing or was changed."""
 
 
 def write(folder: Path, state: ServerState, metrics: str = "", *, tidy: bool = True) -> None:
     """Write the checkpoint of a state, and the digest of its record, into a run directory.
 
-    Without `tidy`, files of clients that it does not list stay: those of the next round, where that has begun already.
+    Without `tidy`, client files that it does not list are kept: they may belong to the round that is running.
     """
-    place = folder / CHECKPOINTS
-    place.mkdir(exist_ok=True)
-    name = f"round-{state.round:06d}"
-    if (place / name).is_dir():
+    path = folder / CHECKPOINTS / f"round-{state.round:06d}"
+    path.parent.mkdir(exist_ok=True)
+    if path.is_dir():
         return
-    draft = place / f".{name}"
+    draft = path.with_name(f".{path.name}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    submodels = {f"{key}/{name}": tensor for key, held in state.submodels.items() for name, tensor in held.items()}
+    submodels = {f"{key}/{name}": tensor for key, own in state.submodels.items() for name, tensor in own.items()}
     groups = (state.model, state.optimizer, state.totals.coverage, submodels, state.method_state)
     clients, totals = state.clients, state.totals
     sums: dict[str, str] = {}
-    for kind, files in zip(CLIENT_FOLDERS, (clients.private, clients.kept), strict=True):
-        sums |= {f"../../{kind}/{file}": value for file, value in files.checksums().items()}
+    for kind, files in clients.by_folder().items():
+        sums |= {f"../../{kind}/{file}": checksum for file, checksum in files.checksums().items()}
 
-    def put(file: str, data: bytes) -> None:
+    def write_file(file: str, data: bytes) -> None:
         write_whole(draft / file, data)
         sums[file] = hashlib.sha256(data).hexdigest()
 
     for group, tensors in zip(_GROUPS, groups, strict=True):
-        put(f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
+        write_file(f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
     handed_out = {client: sorted(keys) for client, keys in totals.handed_out.items()}
     indices = clients.private.index, clients.kept.index
     counts = {**totals.counts(), "simulated_seconds": totals.simulated_seconds}
     figures = _Figures(_FORMAT, state.round, counts, state.best, *indices, metrics, handed_out)
-    put(_FIGURES, msgspec.json.format(msgspec.json.encode(figures)))
-    write_whole(draft / _SUMS, "".join(f"{value}  {file}\n" for file, value in sums.items()).encode())
+    write_file(_FIGURES, msgspec.json.format(msgspec.json.encode(figures)))
+    write_whole(draft / _SUMS, "".join(f"{checksum}  {file}\n" for file, checksum in sums.items()).encode())
     sync(draft)
-    draft.rename(place / name)
-    sync(place)
+    draft.rename(path)
+    sync(path.parent)
     if tidy:
         _tidy(folder, clients)
 
 
 def saved(folder: Path) -> list[Path]:
     """Return the checkpoints of a run directory, oldest first."""
-    found = (path for path in (folder / CHECKPOINTS).glob("round-*") if _NAME.fullmatch(path.name))
-    return sorted(found, key=_round)
+    paths = (path for path in (folder / CHECKPOINTS).glob("round-*") if _NAME.fullmatch(path.name))
+    return sorted(paths, key=_round)
 
 
 def read(folder: Path, setup: Setup) -> ServerState | None:
-    """Return the state of the last checkpoint that is undamaged, or None where there is none at all."""
+    """Return the state of the last undamaged checkpoint, or None if there are no checkpoints."""
     damaged: list[str] = []
-    for place in reversed(saved(folder)):
+    for path in reversed(saved(folder)):
         try:
-            state = _read(place, setup)
+            state = _read(path, setup)
         except _Damaged as problem:
-            damaged.append(f"the checkpoint {place} cannot be read: {problem}")
+            damaged.append(f"the checkpoint {path} cannot be read: {problem}")
             continue
         if damaged:
-            report("checkpoint damaged", f"{damaged[0]}; the run goes on from {place.name}")
+            report("checkpoint damaged", f"{damaged[0]}; the run goes on from {path.name}")
         return state
     if damaged:
         raise RunError(f"{damaged[0]}; no earlier one can be used: put back a copy, or start a new run")
@@ -116,38 +115,38 @@ def read(folder: Path, setup: Setup) -> ServerState | None:
 
 
 def clean(folder: Path, state: ServerState) -> None:
-    """Remove checkpoints later than a state that were found damaged, and files that belong to no checkpoint."""
-    for place in saved(folder):
-        if _round(place) > state.round:
-            _remove(place)
+    """Remove the damaged checkpoints of rounds after a state, and files that belong to no checkpoint."""
+    for path in saved(folder):
+        if _round(path) > state.round:
+            _remove(path)
     _tidy(folder, state.clients)
 
 
 def metrics_digest(folder: Path, round: int) -> str:
-    """Return the digest of the record that the checkpoint of a round was written with; empty where there is none."""
+    """Return the digest of the record in the checkpoint of a round; empty if there is none."""
     path = folder / CHECKPOINTS / f"round-{round:06d}" / _FIGURES
     return msgspec.json.decode(path.read_bytes(), type=_Figures).metrics if path.exists() else ""
 
 
-def _read(place: Path, setup: Setup) -> ServerState:
-    folder = place.parent.parent
-    sums = _verified(place)
+def _read(path: Path, setup: Setup) -> ServerState:
+    folder = path.parent.parent
+    sums = _verified_sums(path)
     try:
-        figures = msgspec.json.decode((place / _FIGURES).read_bytes(), type=_Figures)
+        figures = msgspec.json.decode((path / _FIGURES).read_bytes(), type=_Figures)
     except FileNotFoundError:
         raise _Damaged(f"{_FIGURES} is missing") from None
     except msgspec.DecodeError as problem:
         raise _Damaged(str(problem).splitlines()[0]) from None
     if figures.format not in (_FORMAT, _WITHOUT_SUMS):
-        raise RunError(f"the checkpoint {place} is of another kind ({figures.format!r}, not {_FORMAT!r})")
-    if figures.round != _round(place):
+        raise RunError(f"the checkpoint {path} is of another kind ({figures.format!r}, not {_FORMAT!r})")
+    if figures.round != _round(path):
         raise _Damaged(f"it holds round {figures.round}")
     if sums is None:
         if figures.format == _FORMAT:
             raise _Damaged(f"{_SUMS} is missing")
         report(
             "no checksums",
-            f"the checkpoint {place} is of the format {_WITHOUT_SUMS}, which has no checksums: it is taken as it is",
+            f"the checkpoint {path} is of the format {_WITHOUT_SUMS}, which has no checksums: it cannot be verified",
         )
     indices = dict(zip(CLIENT_FOLDERS, (figures.private, figures.memories), strict=True))
     for kind, index in indices.items():
@@ -156,24 +155,22 @@ def _read(place: Path, setup: Setup) -> ServerState:
             if not CLIENT_FILE.fullmatch(name) or not known:
                 raise _Damaged(f"{kind}/{name} is missing")
     try:
-        groups = {group: safetensors.torch.load_file(place / f"{group}.safetensors") for group in _GROUPS}
+        groups = {group: safetensors.torch.load_file(path / f"{group}.safetensors") for group in _GROUPS}
     except (FileNotFoundError, safetensors.SafetensorError) as problem:
         raise _Damaged(str(problem).splitlines()[0]) from None
     stored = {name: setup.axes.tied.get(name, name) for name in setup.axes.dims}
     absent = next((name for name in stored.values() if name not in groups["state"]), None)
     if absent is not None:
-        raise RunError(f"the checkpoint {place} is not of this model: it holds no tensor {absent!r}")
+        raise RunError(f"the checkpoint {path} is not of this model: it holds no tensor {absent!r}")
     model = {name: groups["state"][first] for name, first in stored.items()}
     submodels: dict[str, dict[str, Tensor]] = {}
     for name, tensor in groups["submodels"].items():
-        key, _, inside = name.partition("/")
-        submodels.setdefault(key, {})[inside] = tensor
-    files = [
-        ClientFiles(
-            folder / kind, index, {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
-        )
-        for kind, index in indices.items()
-    ]
+        key, _, own_name = name.partition("/")
+        submodels.setdefault(key, {})[own_name] = tensor
+    files = []
+    for kind, index in indices.items():
+        checksums = {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
+        files.append(ClientFiles(folder / kind, index, checksums))
     return ServerState(
         round=figures.round,
         model=model,
@@ -186,73 +183,73 @@ def _read(place: Path, setup: Setup) -> ServerState:
     )
 
 
-def _verified(place: Path) -> dict[str, str] | None:
-    """Return the checksums of a checkpoint, all of which are right; None where it has none."""
-    sums = _sums(place)
+def _verified_sums(path: Path) -> dict[str, str] | None:
+    """Return the checksums of a checkpoint, or None if it has none; raise if a file does not match."""
+    sums = _read_sums(path)
     if sums is None:
         return None
     for name in (*sorted(_OWN_FILES), *sums):
         if name not in sums:
             raise _Damaged(f"{_SUMS} does not name {name}")
         try:
-            with (place / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            with (path / name).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             raise _Damaged(f"{name.removeprefix('../../')} is missing") from None
-        if found != sums[name]:
+        if digest != sums[name]:
             raise _Damaged(f"{name.removeprefix('../../')} does not match its checksum")
     return sums
 
 
-def _sums(place: Path) -> dict[str, str] | None:
-    """Return the checksums that a checkpoint lists, by file; None where it lists none."""
+def _read_sums(path: Path) -> dict[str, str] | None:
+    """Return the checksums that a checkpoint lists, by file; None if it has no list."""
     try:
-        text = (place / _SUMS).read_bytes().decode("ascii", errors="replace")
+        text = (path / _SUMS).read_bytes().decode("ascii", errors="replace")
     except FileNotFoundError:
         return None
     sums = {}
     for line in text.splitlines():
-        found = _SUM.fullmatch(line)
-        if found is None:
+        match = _SUM_LINE.fullmatch(line)
+        if match is None:
             raise _Damaged(f"{_SUMS} holds a line that is no checksum")
-        sums[found[2]] = found[1]
+        sums[match[2]] = match[1]
     return sums
 
 
 def _tidy(folder: Path, clients: ClientStore) -> None:
-    """Remove all but the last checkpoints, and the files of single clients that belong to none of them."""
+    """Remove all but the last checkpoints, and client files that belong to none of them."""
     for old in saved(folder)[:-_KEEP]:
         _remove(old)
-    for kind, files in zip(CLIENT_FOLDERS, (clients.private, clients.kept), strict=True):
-        files.tidy({name for place in saved(folder) for name in _client_files(place, kind)})
+    for kind, files in clients.by_folder().items():
+        files.tidy({name for path in saved(folder) for name in _client_files(path, kind)})
 
 
-def _client_files(place: Path, kind: str) -> list[str]:
-    """Return the names of single clients' files of a kind that belong to a checkpoint."""
+def _client_files(path: Path, kind: str) -> list[str]:
+    """Return the names of the client files of a kind that belong to a checkpoint."""
     try:
-        sums = _sums(place)
+        sums = _read_sums(path)
         if sums is not None:
             return [Path(name).name for name in sums if name.startswith(f"../../{kind}/")]
-        figures = msgspec.json.decode((place / _FIGURES).read_bytes(), type=_Figures)
+        figures = msgspec.json.decode((path / _FIGURES).read_bytes(), type=_Figures)
     except (_Damaged, FileNotFoundError, msgspec.DecodeError):
-        return []  # nobody will go on from it
+        return []  # the run cannot be resumed from it
     return list((figures.private if kind == CLIENT_FOLDERS[0] else figures.memories).values())
 
 
-def _remove(place: Path) -> None:
-    """Remove a checkpoint such that a kill leaves none that is there in part."""
-    draft = place.with_name(f".{place.name}")
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; hide it first, so that a kill leaves no incomplete one."""
+    draft = path.with_name(f".{path.name}")
     shutil.rmtree(draft, ignore_errors=True)
-    place.rename(draft)
+    path.rename(draft)
     shutil.rmtree(draft)
 
 
-def _round(place: Path) -> int:
-    return int(place.name.removeprefix("round-"))
+def _round(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
 
 
 def _totals(figures: _Figures, coverage: dict[str, Tensor]) -> Totals:
-    """Return what was spent; earlier versions knew no bytes of frozen parameters."""
+    """Return what was spent; earlier versions did not count the bytes of frozen parameters."""
     counts = figures.counts
     whole = {name: int(counts.get(name, 0)) for name in Totals().counts()}
     handed_out = {client: frozenset(keys) for client, keys in figures.setups.items()}
@@ -261,7 +258,7 @@ def _totals(figures: _Figures, coverage: dict[str, Tensor]) -> Totals:
 
 
 def _untied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under the first of their names: a file cannot hold one twice."""
+    """Return every tensor under the first of its names: a file cannot hold the same memory twice."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():

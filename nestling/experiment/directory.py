@@ -1,8 +1,8 @@
-"""Run directories: made or found empty, one writer at a time, and without what killed runs leave behind.
+"""Run directories: new or empty at first, with one writer at a time, and cleaned of what killed runs leave behind.
 
-A run has begun once its config.toml is there; before that, whatever it wrote may be written again. Files are written
-beside their place and renamed (`nestling.files.write_whole`), so a kill can leave drafts: hidden files with the name
-that they were to get and eight random characters, and hidden folders of checkpoints.
+A run has begun once its config.toml exists; before that, whatever it wrote may be overwritten. Files are written under
+another name and renamed (`nestling.files.write_whole`), so a kill can leave drafts: hidden files with the final name
+and eight random characters, and hidden folders of checkpoints.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ from nestling.experiment.disk import cannot_write, creating
 from nestling.experiment.lock import LOCK, locked
 from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS
 
-CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS = (
-    "config.toml",
-    "identity.json",
-    "metrics.jsonl",
-    "summary.json",
-    "seconds.json",
-)
-MODEL, EVENTS, CHECKPOINTS, SUBMODELS = "model.safetensors", "events.jsonl", "checkpoints", "submodels"
-_OURS = {
+CONFIG, IDENTITY, METRICS, EVENTS = "config.toml", "identity.json", "metrics.jsonl", "events.jsonl"
+SUMMARY, SECONDS, MODEL = "summary.json", "seconds.json", "model.safetensors"
+CHECKPOINTS, SUBMODELS = "checkpoints", "submodels"
+_FILES = {  # folder → pattern of the names of files in it that are written as drafts first
     ".": "|".join(map(re.escape, (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL))),
     SUBMODELS: r".+\.safetensors",
     **dict.fromkeys(CLIENT_FOLDERS, CLIENT_FILE.pattern),
@@ -37,13 +32,13 @@ _CHECKPOINT_DRAFT = re.compile(r"\.round-\d{6,}")
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[None]:
-    """Hold the lock of a directory for a new run: one that is not there yet, or holds nothing.
+    """Hold the lock of a directory for a new run; raise unless it is empty or does not exist yet.
 
-    A directory that is made here and in which no run begins is removed again.
+    If no run begins in it, directories that were created here are removed again.
     """
     with creating(folder):
         created = [path for path in (folder, *folder.parents) if not path.exists()]
-        if not (folder / LOCK).exists():  # where there is one, who is writing is the better answer
+        if not (folder / LOCK).exists():  # else `locked` raises a better message: who is writing
             _check_unused(folder)
     try:
         with locked(folder):
@@ -66,43 +61,43 @@ def begun_run(folder: Path) -> Iterator[None]:
         yield
 
 
-def claim(place: Path) -> Path:
-    """Make a directory that nobody has yet and return it: the one given, or one with -2, -3, … at its end.
+def claim(path: Path) -> Path:
+    """Create a directory that did not exist and return it: `path`, or else `path` with -2, -3, … at its end.
 
-    Of several processes that ask for the same at once, each gets another.
+    If several processes ask for the same path at once, each gets a different directory.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
     ...     [claim(Path(name, "runs", "seed-0")).name for _ in range(3)]
     ['seed-0', 'seed-0-2', 'seed-0-3']
     """
-    tried, number = place, 1
+    folder, number = path, 1
     while True:
         try:
-            tried.parent.mkdir(parents=True, exist_ok=True)
-            tried.mkdir()
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
         except FileExistsError as problem:
-            if not tried.exists():  # it is a parent that is no directory
-                raise cannot_write(tried, problem) from None
+            if not folder.exists():  # a parent is not a directory
+                raise cannot_write(folder, problem) from None
             number += 1
-            tried = place.with_name(f"{place.name}-{number}")
-        except FileNotFoundError:  # a parent that was removed meanwhile
+            folder = path.with_name(f"{path.name}-{number}")
+        except FileNotFoundError:  # a parent was removed meanwhile
             continue
         except OSError as problem:
-            raise cannot_write(tried, problem) from None
+            raise cannot_write(folder, problem) from None
         else:
-            return tried
+            return folder
 
 
 def remove_if_empty(*folders: Path) -> None:
-    """Remove those of the directories, from the innermost, that hold nothing."""
+    """Remove the empty ones of some directories, which are given from the innermost."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove the drafts that a killed run left in its directory: those that we name, and nothing else."""
+    """Remove the drafts that a killed run left in its directory, and nothing else."""
     for path in _drafts(folder):
         if path.is_dir():
             shutil.rmtree(path)
@@ -111,12 +106,11 @@ def remove_drafts(folder: Path) -> None:
 
 
 def _drafts(folder: Path) -> list[Path]:
-    found = []
-    for inner, names in _OURS.items():
+    drafts = []
+    for inner, names in _FILES.items():
         pattern = re.compile(rf"\.(?:{names})\.[a-z0-9_]{{8}}")
-        found += [path for path in _entries(folder / inner) if pattern.fullmatch(path.name)]
-    found += [path for path in _entries(folder / CHECKPOINTS) if _CHECKPOINT_DRAFT.fullmatch(path.name)]
-    return found
+        drafts += [path for path in _entries(folder / inner) if pattern.fullmatch(path.name)]
+    return drafts + [path for path in _entries(folder / CHECKPOINTS) if _CHECKPOINT_DRAFT.fullmatch(path.name)]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -124,11 +118,11 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _check_unused(folder: Path) -> None:
-    """Raise where a directory holds more than a run leaves behind that is killed before it has begun."""
+    """Raise if a directory holds more than what a run leaves behind that was killed before it had begun."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{str(folder)!r} is a file: give a directory")
-    ours = {folder / LOCK, folder / IDENTITY, folder / EVENTS, *_drafts(folder)}
-    if (folder / CONFIG).exists() or any(path not in ours for path in _entries(folder)):
+    leftovers = {folder / LOCK, folder / IDENTITY, folder / EVENTS, *_drafts(folder)}
+    if (folder / CONFIG).exists() or any(path not in leftovers for path in _entries(folder)):
         hint = f"; 'nestling resume {shlex.quote(str(folder))}' goes on with it" if (folder / CONFIG).exists() else ""
         raise RunError(f"{str(folder)!r} is not empty: give another directory{hint}")
 

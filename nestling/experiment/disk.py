@@ -1,4 +1,4 @@
-"""What the file system refuses to a run, as one sentence: before the first round it is bad input, later a failure."""
+"""Errors of the file system as one sentence: before the first round they are bad input, later a failure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from nestling.errors import RunError, RunFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_DISK = (*_FULL, errno.EROFS, errno.EIO)  # whatever the path is
+_DISK = (*_FULL, errno.EROFS, errno.EIO)  # errors of the disk, whatever the path is
 
 
 @contextmanager
 def creating(folder: Path) -> Iterator[None]:
-    """Raise one sentence where a run directory cannot be made, or its first file not be written."""
+    """Raise `RunError` if a run directory cannot be created, or its first file cannot be written."""
     try:
         yield
     except OSError as problem:
@@ -23,7 +23,7 @@ def creating(folder: Path) -> Iterator[None]:
 
 
 def cannot_write(folder: Path, problem: OSError) -> RunError:
-    """Return the error that says why a directory cannot be written: a failure where it is the disk's fault."""
+    """Return the error that says why a directory cannot be written: `RunFailed` if the disk is the reason."""
     if problem.errno in _DISK:
         return RunFailed(_sentence(problem, folder))
     reason = problem.strerror or str(problem)
@@ -32,7 +32,7 @@ def cannot_write(folder: Path, problem: OSError) -> RunError:
 
 @contextmanager
 def writing(folder: Path | None) -> Iterator[None]:
-    """Raise one sentence where the directory of a run cannot be written any more; other errors pass."""
+    """Raise `RunFailed` if the directory of a run cannot be written any more; other errors pass."""
     try:
         yield
     except OSError as problem:
@@ -42,18 +42,18 @@ def writing(folder: Path | None) -> Iterator[None]:
 
 
 def _concerns(problem: OSError, folder: Path) -> bool:
-    """Whether an error is about the disk, or about a path in the directory: one of a worker's pipe is not."""
+    """Return whether an error is about the disk or a path in the directory; an error of a worker's pipe is not."""
     if problem.errno in _DISK:
         return True
     return problem.filename is not None and Path(str(problem.filename)).absolute().is_relative_to(folder.absolute())
 
 
 def _sentence(problem: OSError, folder: Path) -> str:
-    place, reason = repr(str(folder)), problem.strerror or str(problem)
+    path, reason = repr(str(folder)), problem.strerror or str(problem)
     if problem.errno in _FULL:
-        return f"the disk of {place} is full ({reason}): make room, and go on with 'nestling resume'"
+        return f"the disk of {path} is full ({reason}): make room, and go on with 'nestling resume'"
     if problem.errno == errno.EROFS:
-        return f"the disk of {place} is read-only ({reason}): give a directory on another disk"
+        return f"the disk of {path} is read-only ({reason}): give a directory on another disk"
     if not folder.is_dir():
-        return f"the directory {place} was removed while the run was writing to it"
-    return f"the directory {place} cannot be written any more ({reason}): go on with 'nestling resume' when it can"
+        return f"the directory {path} was removed while the run was writing to it"
+    return f"the directory {path} cannot be written any more ({reason}): go on with 'nestling resume' when it can"

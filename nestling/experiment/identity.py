@@ -1,8 +1,8 @@
-"""What a run directory records of its beginning: the settings, the objects handed in from Python, and the machine.
+"""What a run directory records at the start: the settings, the objects handed in from Python, and the machine.
 
-A run that goes on checks them, so that it never finishes with other data, another model or other settings than it began
-with. Objects are recorded by digests of what decides numbers: shapes, labels and samples of data, names and shapes of a
-model's tensors. Of large tensors evenly spaced rows are read, so recording takes milliseconds.
+They are checked when the run is resumed, so that it never finishes with other data, another model or other settings.
+Objects are recorded by digests of what determines numbers: shapes, labels and samples of data, names and shapes of a
+model's tensors. Of large tensors, only evenly spaced rows are read, so recording takes milliseconds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nestling.methods import Method
 from nestling.settings import Experiment
 
 _FORMAT = "nestling-run-1"
-_BYTES = 2**23  # that are read of one tensor, at most
-_ITEMS = 1000  # that are read of one sequence of shares or texts, at most
+_MAX_BYTES = 2**23  # the bytes of one tensor that are read
+_MAX_ITEMS = 1000  # the items of one sequence of shares or texts that are read
 
 
 class Described(msgspec.Struct, frozen=True):
-    """An object: what people call it, and digests of its parts."""
+    """A description of an object: its name, and digests of its parts."""
 
     name: str
     parts: dict[str, str]
@@ -50,13 +50,13 @@ class Identity(msgspec.Struct, frozen=True):
     settings
         The settings as TOML.
     objects
-        What was handed in from Python: ``model``, ``dataset``, ``partition``, ``method``.
+        The objects handed in from Python, by kind: ``model``, ``dataset``, ``partition``, ``method``, ``task``.
     dataset
-        The data, wherever it came from.
+        The data, handed in or not.
     weights
         A digest of the initial weights of a model that was handed in.
     machine
-        What decides the last bits of figures (`nestling.machine.processor`).
+        What determines the last bits of results (`nestling.machine.processor`).
     """
 
     format: str
@@ -75,12 +75,12 @@ class Identity(msgspec.Struct, frozen=True):
             objects=dict(objects),
             dataset=describe_data(simulation.dataset),
             weights=_digest(simulation.setup.model.state_dict()) if "model" in objects else "",
-            machine=_machine(),
+            machine=machine.processor(),
         )
 
     @classmethod
     def read(cls, folder: Path) -> Identity | None:
-        """Return what a directory records of its run, or None where an earlier version of Nestling recorded nothing."""
+        """Return the identity that a directory records, or None if an earlier version of Nestling recorded none."""
         path = folder / IDENTITY
         try:
             identity = msgspec.json.decode(path.read_bytes(), type=cls)
@@ -116,13 +116,13 @@ class Identity(msgspec.Struct, frozen=True):
                 f"{place!r} was started in Python with its own {own}, which must be handed in again: "
                 f"{function}({place!r}, {arguments})"
             )
-        for kind, given in objects.items():
+        for kind, described in objects.items():
             if kind not in self.objects:
                 raise RunError(f"{place!r} was started with the {kind} that its {CONFIG} names: leave out {kind}=…")
-            self._check_same(folder, kind, self.objects[kind], given)
+            self._check_same(folder, kind, self.objects[kind], described)
 
     def check_built(self, folder: Path, simulation: Simulation, started_over: bool) -> None:
-        """Raise where the data, or the weights of a run that starts over, are not those that it began with."""
+        """Raise if the data, or the initial weights of a run that starts over, are not those that it began with."""
         self._check_same(folder, "dataset", self.dataset, describe_data(simulation.dataset))
         if started_over and "model" in self.objects and _digest(simulation.setup.model.state_dict()) != self.weights:
             raise RunError(
@@ -131,8 +131,8 @@ class Identity(msgspec.Struct, frozen=True):
             )
 
     def check_machine(self) -> None:
-        """Report where this machine may compute other last bits than the one that the run began on."""
-        here = _machine()
+        """Report an event if this machine may compute other last bits than the one that the run began on."""
+        here = machine.processor()
         changed = {what: was for what, was in self.machine.items() if here.get(what) != was}
         other = [f"{what} is {here.get(what, '')!r} and was {was!r}" for what, was in changed.items()]
         if other:
@@ -163,7 +163,7 @@ def describe(overrides: Overrides) -> dict[str, Described]:
 
 
 def with_names(overrides: Overrides) -> Experiment:
-    """Return the settings with the names of what was handed in, so that config.toml names nothing that was not used.
+    """Return the settings with the names of the objects handed in, so that config.toml names what was used.
 
     >>> from nestling.methods import make
     >>> with_names(Overrides(Experiment(), model=nn.Linear(2, 2), method=make("fedavg"))).model.name
@@ -181,14 +181,14 @@ def with_names(overrides: Overrides) -> Experiment:
 
 
 def config_text(experiment: Experiment, objects: Iterable[str]) -> bytes:
-    """Return the text of config.toml: the settings, and a remark on what they cannot hold."""
-    given = ", ".join(objects)
-    remark = f"# Started in Python with an own {given}, which these settings do not hold.\n" if given else ""
+    """Return the text of config.toml: the settings, and a comment on the objects that were handed in."""
+    kinds = ", ".join(objects)
+    remark = f"# Started in Python with an own {kinds}, which these settings do not hold.\n" if kinds else ""
     return (remark + experiment.to_toml()).encode()
 
 
 def describe_data(data: Source) -> Described:
-    """Return a description of data: its shapes, its labels, its samples and what is done to them."""
+    """Return a description of data: its shapes, its labels, its samples and how they are prepared."""
     if isinstance(data, Dataset):
         shapes = f"{tuple(data.inputs.shape)} and {tuple(data.test_inputs.shape)} of {data.inputs.dtype}"
         parts = {
@@ -199,8 +199,16 @@ def describe_data(data: Source) -> Described:
             "users": _digest([data.users, data.test_users]),
             "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
         }
-        return Described(data.name, parts)
-    if not isinstance(data, Text):
+    elif isinstance(data, Text):
+        words = data.vocabulary
+        parts = {
+            "name": data.name,
+            "shapes": f"{data.task}, {data.length} words, {len(data.users)} users, padded: {data.padded}",
+            "vocabulary": _digest([list(words.words), words.unknown, words.begin, words.end]),
+            "samples": _digest([data.stream, data.sizes, _some(data.users, 8)]),
+            "test samples": _digest([_some(data.test, 8), _some(data.validation, 8)]),
+        }
+    else:
         clients = [data.client(number) for number in range(0, len(data), -(-len(data) // 8))]
         samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
         test = data.test.batch(torch.arange(min(len(data.test), 100)))
@@ -210,21 +218,7 @@ def describe_data(data: Source) -> Described:
             "samples": _digest([[len(client) for client in clients], samples]),
             "test samples": _digest([len(data.test), test]),
         }
-        return Described(data.name, parts)
-    words = data.vocabulary
-    parts = {
-        "name": data.name,
-        "shapes": f"{data.task}, {data.length} words, {len(data.users)} users, padded: {data.padded}",
-        "vocabulary": _digest([list(words.words), words.unknown, words.begin, words.end]),
-        "samples": _digest([data.stream, data.sizes, _some(data.users, 8)]),
-        "test samples": _digest([_some(data.test, 8), _some(data.validation, 8)]),
-    }
     return Described(data.name, parts)
-
-
-def _machine() -> dict[str, str]:
-    """Return what decides last bits, as plain texts: PyTorch's version is of a type of its own."""
-    return {what: str(value) for what, value in machine.processor().items()}
 
 
 def _describe_model(model: nn.Module) -> Described:
@@ -248,10 +242,10 @@ def _describe_method(method: Method) -> Described:
     return Described(method.name, {field.name: _stable_repr(getattr(method, field.name)) for field in fields(method)})
 
 
-def _some(items: Sequence[Any], most: int = _ITEMS) -> list[Any]:
-    """Return how many items there are, and evenly spaced ones of them."""
+def _some(items: Sequence[Any], most: int = _MAX_ITEMS) -> list[Any]:
+    """Return the number of items, and at most `most` evenly spaced ones of them."""
     step = -(-len(items) // most) or 1
-    return [len(items), *(items[place] for place in range(0, len(items), step))]
+    return [len(items), *(items[k] for k in range(0, len(items), step))]
 
 
 def _digest(value: Any) -> str:
@@ -271,7 +265,7 @@ def _feed(digest: Any, value: Any) -> None:
         return
     if isinstance(value, Tensor | np.ndarray):
         digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        step = -(-value.nbytes // _BYTES)
+        step = -(-value.nbytes // _MAX_BYTES)
         rows = value[::step] if value.ndim and step > 1 else value
         if isinstance(rows, Tensor):  # as bytes: NumPy does not know all of PyTorch's types
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -281,11 +275,11 @@ def _feed(digest: Any, value: Any) -> None:
 
 
 def _stable_repr(value: Any) -> str:
-    """Return what `repr` says, without addresses in memory."""
+    """Return the `repr` of a value without memory addresses."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Return words as people list them."""
-    several = list(words)
-    return " and ".join(filter(None, [", ".join(several[:-1]), several[-1]]))
+    """Return words as a list in a sentence: ``a, b and c``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

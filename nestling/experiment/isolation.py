@@ -1,6 +1,6 @@
-"""A clean PyTorch for a run: what the caller has switched on or off must not change its numbers.
+"""Run with PyTorch's default settings, so that the caller's settings do not change the numbers of a run.
 
-Some switches belong to a thread (autocast, gradient and inference mode): they are set for ours and left again. Others
+Some settings belong to a thread (autocast, gradient and inference mode): they are set for ours and restored. Others
 belong to the process (threads, default dtype, anomaly detection, deterministic kernels, precision of products): they
 are set when the first run begins and restored when the last one ends.
 """
@@ -21,14 +21,14 @@ from nestling.events import report
 
 @contextmanager
 def clean_torch(threads: int, device: str) -> Iterator[None]:
-    """Run what is inside with PyTorch's defaults and so many threads, and restore the caller's afterwards.
+    """Use PyTorch's default settings and so many threads in this context; restore the caller's settings afterwards.
 
     Parameters
     ----------
     threads
         The threads that an operation on the CPU may use. More than one changes the last bits of results.
     device
-        Where models of the run compute. PyTorch's default device must be this one or the CPU.
+        The device of the run's models. PyTorch's default device must be this one or the CPU.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def clean_torch(threads: int, device: str) -> Iterator[None]:
         )
     with ExitStack() as stack:
         stack.enter_context(_PROCESS.held(threads))
-        if default.type != "cpu":  # our own tensors lie there; the context makes every operation slower
+        if default.type != "cpu":  # our own tensors are on the CPU; the context makes every operation slower
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -55,13 +55,13 @@ def clean_torch(threads: int, device: str) -> Iterator[None]:
 
 
 class _Switch:
-    """A setting of PyTorch that belongs to the process: how to read it, how to set it, and our value."""
+    """A setting of PyTorch that belongs to the process: how to read and write it, and our value."""
 
     def __init__(self, name: str, read: Callable[[], Any], write: Callable[[Any], Any], ours: Any) -> None:
         self.name, self._read, self._write, self._ours = name, read, write, ours
         self._before: Any = None
 
-    def take(self) -> None:
+    def apply(self) -> None:
         self._before = self._read()
         if self._before != self._ours:
             report("caller's setting", f"{self.name} is {self._ours} for this run, not {self._before}", logging.INFO)
@@ -89,7 +89,7 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
 
 
 class _Process:
-    """The switches of the process, held at our values while at least one run needs them."""
+    """The settings of the process, which have our values while at least one run needs them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class _Process:
                 )
             if not self._runs:
                 for switch in self._switches:
-                    switch.take()
+                    switch.apply()
                 self._threads, self._threads_before = threads, torch.get_num_threads()
                 if self._threads_before != threads:
                     report(
@@ -133,7 +133,7 @@ class _Process:
                         f"PyTorch computes with {threads} of {self._threads_before} threads (setting threads)",
                         logging.INFO,
                     )
-            torch.set_num_threads(threads)  # in every thread: part of it belongs to the calling one
+            torch.set_num_threads(threads)  # in every thread: part of this setting belongs to the calling thread
             self._runs += 1
 
     def _release(self) -> None:

@@ -16,6 +16,7 @@ from nestling.data import Partition
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
+from nestling.experiment.directory import CONFIG, SUMMARY
 from nestling.experiment.federated_data import Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
@@ -39,7 +40,7 @@ class LoadedRun:
     round
         The round of its last checkpoint.
     summary
-        What summary.json says; empty where the run is not over.
+        The content of summary.json; empty if the run is not done.
     """
 
     folder: Path
@@ -61,7 +62,7 @@ class LoadedRun:
     def submodel(self, level: str = "full") -> nn.Module:
         """Return the trained sub-model of a level: a plain module in evaluation mode.
 
-        Statistics of batch norms are asked of the run's clients, as before a test.
+        The statistics of batch norms are measured by the run's clients, as before a test.
 
         Parameters
         ----------
@@ -74,11 +75,11 @@ class LoadedRun:
             raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
         full = setup.global_plan(state.method_state)
         plan = full if level == "full" else setup.submodel_plan(simulation.levels[level], state.method_state)
-        given = state.separate_global_model(setup) if plan == full else {}
+        complete = state.separate_global_model(setup) if plan == full else {}
         with clean_torch(settings.threads, settings.device):
             clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
             tensors = with_norm_statistics(
-                setup, state, clients, data, settings=settings.evaluate, plans=[plan], given=given
+                setup, state, clients, data, settings=settings.evaluate, plans=[plan], complete=complete
             )[plan]
             model = submodel(setup.model, setup.axes, plan)
             model.load_state_dict(tensors)
@@ -94,41 +95,41 @@ def load(
     method: Method | None = None,
     task: Task | None = None,
 ) -> LoadedRun:
-    """Read a run from its directory, of which nothing is changed: the run may be over, stopped or still going on.
+    """Read a run from its directory, without changing it; the run may be done, stopped or still running.
 
     Parameters
     ----------
     folder
         The run directory.
     model, dataset, partition, method, task
-        Your own, where the run was given any.
+        The same objects as `nestling.run` got, if any.
 
     Examples
     --------
     >>> import tempfile, nestling
     >>> from nestling.experiment import find
-    >>> settings = ["rounds=1", "local.epochs=1", "data.samples=100", "fleet.levels=a-c"]
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = nestling.run(find("heterofl-digits").with_settings(settings), out=f"{place}/first")
-    ...     small = nestling.load(f"{place}/first").submodel(level="c")
+    >>> settings = ["rounds=1", "local.epochs=1", "data.max_samples=100", "fleet.levels=a-c"]
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     _ = nestling.run(find("heterofl-digits").with_settings(settings), out=f"{out}/first")
+    ...     small = nestling.load(f"{out}/first").submodel(level="c")
     >>> sum(parameter.numel() for parameter in small.parameters())
     6330
     """
-    place = Path(folder)
-    if not (place / "config.toml").is_file():
-        raise RunError(f"{str(place)!r} is not a run directory: it holds no config.toml")
-    overrides = Overrides(from_file(place / "config.toml"), model, dataset, partition, method, task)
-    identity = Identity.read(place)
+    path = Path(folder)
+    if not (path / CONFIG).is_file():
+        raise RunError(f"{str(path)!r} is not a run directory: it holds no {CONFIG}")
+    overrides = Overrides(from_file(path / CONFIG), model, dataset, partition, method, task)
+    identity = Identity.read(path)
     if identity is not None:
-        identity.check_objects(place, describe(overrides), "nestling.load")
+        identity.check_objects(path, describe(overrides), "nestling.load")
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
         simulation = simulate(overrides)
-        state = checkpoint.read(place, simulation.setup)
+        state = checkpoint.read(path, simulation.setup)
     if state is None:
-        raise RunError(f"{str(place)!r} holds no checkpoint yet: no round is done")
+        raise RunError(f"{str(path)!r} holds no checkpoint yet: no round is done")
     if identity is not None:
-        identity.check_built(place, simulation, started_over=False)
-    return LoadedRun(place, state.round, _summary(place / "summary.json"), simulation, state)
+        identity.check_built(path, simulation, started_over=False)
+    return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state)
 
 
 def _summary(path: Path) -> dict[str, Any]:

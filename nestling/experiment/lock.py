@@ -1,8 +1,8 @@
 """One directory, one writer: a lock on a file inside it, which the system releases when its process ends.
 
 The lock is flock(2) on ``.lock``. The file is removed when the lock is released; a killed process leaves it behind,
-without a lock, and the next one takes it over. Whoever gets a lock therefore checks that the file is still the one at
-its path: it may have locked a file that its last owner was about to remove.
+without a lock, and the next one uses it again. A process that gets the lock therefore checks that the file is still
+the one at its path: it may have locked a file that its last owner was about to remove.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nestling.experiment.disk import cannot_write
 LOCK = ".lock"
 _CANNOT_LOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _HELD = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
-_ATTEMPTS = 100  # of taking a file that others remove meanwhile
+_ATTEMPTS = 100  # how often to try again if others remove the file meanwhile
 _handles: set[int] = set()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a directory, which is made if need be; raise `RunError` where another writer holds it.
+    """Hold the lock of a directory, which is created if necessary; raise `RunError` if another writer holds it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name, locked(Path(name)), locked(Path(name)):
@@ -52,12 +52,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _take(folder: Path) -> int:
-    """Open the lock file, lock it, and write in it who holds it; return its handle."""
+    """Open the lock file, lock it, and write our process id and host into it; return its handle."""
     for _ in range(_ATTEMPTS):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:  # somebody removes the directory that they made, as they could not use it
+        except FileNotFoundError:  # another process has removed the directory that it created and could not use
             continue
         try:
             _lock(folder, handle)
@@ -95,7 +95,7 @@ def _unsafe(folder: Path, reason: str) -> None:
 
 
 def _owner(handle: int) -> str:
-    """Return who holds a lock, as its file says."""
+    """Return the process that holds a lock, as its file says."""
     words = os.pread(handle, 300, 0).decode(errors="replace").split()
     if not words:
         return "another process"

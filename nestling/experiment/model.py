@@ -28,7 +28,7 @@ from nestling.tasks import Task
 def traced_model(
     experiment: Experiment, data: FederatedData, task: Task, own: nn.Module | None = None
 ) -> tuple[nn.Module, AxisMap, str]:
-    """Return the global model with its initial weights, its axes, and what was taken of a file of weights."""
+    """Return the global model with its initial weights, its axes, and a sentence about pre-trained weights, if any."""
     settings, example = experiment.model, data.example(2)
     with drawing(torch_stream(experiment.seed, "model")):
         model = own if own is not None else _build(settings.name, settings.options, data)
@@ -44,10 +44,9 @@ def traced_model(
 
 
 def check_output(model: nn.Module, data: FederatedData, task: Task, method: Method) -> None:
-    """Raise where the output of a model is not what training needs: logits for every sample, one for every class.
+    """Raise unless the output of a model is what training needs: logits for every sample, one for every class.
 
-    The model is run once on two empty samples, in evaluation mode; its buffers and the random numbers of the process
-    stay as they are.
+    The model is run once on two empty samples, in evaluation mode. Its buffers and PyTorch's generator do not change.
     """
     example = data.example(2)
     was_training = [module for module in model.modules() if module.training]
@@ -94,21 +93,20 @@ def _kind_of(output: object) -> str:
     return "nothing" if output is None else f"a {type(output).__name__}"
 
 
-def _called(factory: Callable[..., Any], name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Call a user's factory with what it takes of the data, and with its options."""
-    takes: Mapping[str, inspect.Parameter]
+def _call(factory: Callable[..., Any], name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Call a user's factory with those known options of the data that it accepts, and with the user's options."""
+    accepted: Mapping[str, inspect.Parameter]
     try:
-        takes = inspect.signature(factory).parameters
-    except ValueError:  # some functions written in C do not say
-        takes = {}
-    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    unknown = [option for option in options if option not in takes and not any_name]
+        accepted = inspect.signature(factory).parameters
+    except ValueError:  # some functions written in C have no signature
+        accepted = {}
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    unknown = [option for option in options if option not in accepted and not any_name]
     if unknown:
-        raise ConfigError(
-            f"the model {name!r} has no option {' or '.join(map(repr, unknown))}{nearest(unknown[0], sorted(takes))}"
-        )
+        names = " or ".join(map(repr, unknown))
+        raise ConfigError(f"the model {name!r} has no option {names}{nearest(unknown[0], sorted(accepted))}")
     try:
-        return factory(**{**{key: value for key, value in known.items() if key in takes}, **options})
+        return factory(**{**{key: value for key, value in known.items() if key in accepted}, **options})
     except NestlingError:
         raise
     except Exception as problem:  # whatever a user's own code raises
@@ -118,20 +116,19 @@ def _called(factory: Callable[..., Any], name: str, known: Mapping[str, Any], op
 
 
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
-    """Build a model by name, or by ``module:factory``; what the data decides need not be said."""
+    """Build a model by name, or by ``module:factory``; options that follow from the data have these as defaults."""
     known = dict(data.model_options)
     if ":" in name:
-        factory = imported(name, "model", ConfigError)
-        model = _called(factory, name, known, options)
+        model = _call(imported(name, "model", ConfigError), name, known, options)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
         return model
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
-    usual = MODELS[name].options
+    defaults = MODELS[name].options
     if data.example(1).is_floating_point() == bool(MODELS[name].tokens):
         kind = "words" if MODELS[name].tokens else "numbers"
         raise ConfigError(f"the model {name} reads {kind}, which {data.name} is not made of")
-    if usual.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
+    if defaults.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
         known.pop("positions", None)
-    return build(name, **{**{key: value for key, value in known.items() if key in usual}, **options})
+    return build(name, **{**{key: value for key, value in known.items() if key in defaults}, **options})

@@ -22,6 +22,8 @@ from nestling.experiment.directory import METRICS, MODEL, SUBMODELS
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.simulation import Simulation
 from nestling.files import sync, write_whole
+from nestling.methods.nefl.nefl_plans import STEP
+from nestling.methods.registry import part_names
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, as_value
 
@@ -29,19 +31,19 @@ _COPY = "put back a copy of it, or start a new run"
 
 
 class Record:
-    """The growing record of a run. To make one only reads; `start` brings metrics.jsonl into the same state.
+    """The record of a run, round by round. Creating one only reads; `start` makes metrics.jsonl match it.
 
     Parameters
     ----------
     folder
-        The run directory; None keeps rounds in memory alone.
+        The run directory; None keeps rounds in memory only.
     done
-        Rounds that a checkpoint holds: what metrics.jsonl says of later ones will be played, and told, again.
+        The rounds of the checkpoint; lines of later rounds in metrics.jsonl are dropped, as these are run again.
     experiment
-        The settings: an evaluation that is not due by them is left out. A run that is extended evaluated what was its
-        last round then.
+        The settings; evaluations that are not due by them are dropped. A run that is extended has evaluated the round
+        that was its last.
     digest
-        What `digest` returned for these rounds when the checkpoint was written; empty where that is not known.
+        What `digest` returned for these rounds when the checkpoint was written; empty if unknown.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Record:
         self._every = 1 if experiment is None else experiment.evaluate.every
         self.rounds: list[dict[str, Any]] = []
         if self._path is not None:
-            lines = (self._held() or b"").split(b"\n")[:-1][:done]  # what follows the last end of line was never whole
+            lines = (self._read() or b"").split(b"\n")[:-1][:done]  # an incomplete last line is dropped
             if len(lines) < done:
                 raise RunError(f"{self._path} tells of {len(lines)} rounds, but the checkpoint of {done}: {_COPY}")
             self.rounds = [self._parsed(line, number) for number, line in enumerate(lines, start=1)]
@@ -63,8 +65,8 @@ class Record:
                     entry.pop("evaluation", None)
 
     def start(self) -> None:
-        """Cut off what metrics.jsonl holds beyond this record; a file that holds nothing else is left alone."""
-        if self._path is not None and self._text() != self._held():
+        """Make metrics.jsonl hold this record and nothing else."""
+        if self._path is not None and self._text() != self._read():
             write_whole(self._path, self._text())
 
     def add(self, line: dict[str, Any]) -> None:
@@ -81,20 +83,20 @@ class Record:
             write_whole(self._path, self._text())
 
     def digest(self, done: int) -> str:
-        """Return a digest of the first rounds, without what may be left out when a run is extended."""
-        found = hashlib.sha256()
+        """Return a digest of the first rounds, without evaluations that are dropped when a run is extended."""
+        digest = hashlib.sha256()
         for entry in self.rounds[:done]:
             on_schedule = entry["round"] % self._every == 0
             kept = entry if on_schedule else {key: value for key, value in entry.items() if key != "evaluation"}
-            found.update(_line(kept).encode())
-        return found.hexdigest()
+            digest.update(_line(kept).encode())
+        return digest.hexdigest()
 
     def sync(self) -> None:
-        """Force what was appended to disk: a checkpoint counts on it."""
+        """Force the file to disk, before a checkpoint is written that needs it."""
         if self._path is not None:
             sync(self._path)
 
-    def _held(self) -> bytes | None:
+    def _read(self) -> bytes | None:
         return self._path.read_bytes() if self._path is not None and self._path.exists() else None
 
     def _text(self) -> bytes:
@@ -111,7 +113,7 @@ class Record:
 
 
 def due(experiment: Experiment, round: int) -> bool:
-    """Whether models are tested after a round.
+    """Return whether models are tested after a round.
 
     >>> experiment = Experiment(rounds=5).with_settings(["evaluate.every=2"])
     >>> [round for round in range(1, 6) if due(experiment, round)]
@@ -138,12 +140,12 @@ def summary(
     levels = {}
     for name, ratio in simulation.levels.items():
         cost = simulation.costs.cost(setup.submodel_plan(ratio, state.method_state))
-        macs = cost.macs // experiment.local.batch
+        macs = cost.macs // experiment.local.batch_size
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
     return {
         "name": title(experiment),
         "method": setup.method.name,
-        **({"parts": experiment.parts.split(",")} if experiment.parts else {}),
+        **({"parts": part_names(experiment.parts)} if part_names(experiment.parts) else {}),
         "model": experiment.model.name,
         "dataset": simulation.dataset.name,
         "partition": "own" if "partition" in handed else experiment.data.partition,
@@ -166,12 +168,12 @@ def summary(
 
 
 def panels(simulation: Simulation, state: ServerState) -> dict[str, Any]:
-    """Return what the report draws beyond metrics: of sub-models with tensors of their own, and of pruned networks."""
+    """Return what the report draws besides metrics: of sub-models with their own tensors, and of pruned networks."""
     return _submodels_panel(simulation, state) | _kept_panel(simulation, state)
 
 
 def _kept_panel(simulation: Simulation, state: ServerState) -> dict[str, Any]:
-    """Return the share of every axis that the first and the last network keep, where they differ."""
+    """Return the share of every axis that the first and the last network keep, if they differ."""
     setup = simulation.setup
     plans = {"first": setup.submodel_plan(1.0), "last": setup.submodel_plan(1.0, state.method_state)}
     if plans["first"] == plans["last"]:
@@ -195,14 +197,14 @@ def _submodels_panel(simulation: Simulation, state: ServerState) -> dict[str, An
     weights: dict[str, dict[str, float]] = {}
     for level, ratio in simulation.levels.items():
         model = state.download(setup, setup.submodel_plan(ratio, state.method_state))
-        steps[level] = {name.removesuffix(".step"): x.item() for name, x in model.items() if name.endswith(".step")}
+        steps[level] = {name.removesuffix(STEP): x.item() for name, x in model.items() if name.endswith(STEP)}
         layers = [name for name in model if name in setup.parameters and model[name].dim() > 1]
         weights[level] = {name.removesuffix(".weight"): model[name].abs().mean().item() for name in layers}
     return {"steps": steps, "weights": weights}
 
 
 def title(experiment: Experiment) -> str:
-    """The name of an experiment in tables: its preset, or its method and data.
+    """Return the name of an experiment in tables: its preset, or its method and data.
 
     >>> title(Experiment(method="fedavg"))
     'fedavg-digits'
@@ -211,7 +213,7 @@ def title(experiment: Experiment) -> str:
 
 
 def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
-    """The command that repeats an experiment: its preset with what was changed, or its config.toml.
+    """Return the command that repeats an experiment: its preset with the changed settings, or its config.toml.
 
     >>> command(PRESETS["heterofl-digits"]().with_settings(["seed=3", "local.lr=0.01"]))
     'nestling run heterofl-digits seed=3 local.lr=0.01'
@@ -222,56 +224,56 @@ def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
         return f"nestling.run('config.toml', {', '.join(f'{kind}=…' for kind in handed)})"
     if not experiment.name or experiment.name not in PRESETS:
         return "nestling run config.toml"
-    usual, changed = _flat(PRESETS[experiment.name]()), _flat(experiment)
-    given: list[str] = []
-    for key, value in changed.items():
+    preset, settings = _flat(PRESETS[experiment.name]()), _flat(experiment)
+    changes: list[str] = []
+    for key, value in settings.items():
         if key in _OWNERS:
             # another model, or method, starts from its own defaults
-            base = usual[key] if changed[_OWNERS[key]] == usual[_OWNERS[key]] else {}
+            base = preset[key] if settings[_OWNERS[key]] == preset[_OWNERS[key]] else {}
             if base.keys() <= value.keys():
-                new = {option: held for option, held in value.items() if option not in base or held != base[option]}
-                given += [f"{key}.{option}={written(held)}" for option, held in new.items()]
+                new = {option: one for option, one in value.items() if option not in base or one != base[option]}
+                changes += [f"{key}.{option}={format_value(one)}" for option, one in new.items()]
             else:
-                given.append(f"{key}={_toml(value)}")
-        elif value != usual[key]:
-            given.append(f"{key}={written(value)}")
-    return " ".join(["nestling run", experiment.name, *map(shlex.quote, given)])
+                changes.append(f"{key}={_toml(value)}")
+        elif value != preset[key]:
+            changes.append(f"{key}={format_value(value)}")
+    return " ".join(["nestling run", experiment.name, *map(shlex.quote, changes)])
 
 
-_OWNERS = {"options": "method", "model.options": "model.name"}  # whose options they are
+_OWNERS = {"options": "method", "model.options": "model.name"}  # options → the setting that they belong to
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
-    """Settings by their dotted names."""
-    found: dict[str, Any] = {}
+    """Return settings by their dotted names; options are not taken apart."""
+    flat: dict[str, Any] = {}
     for key, value in msgspec.to_builtins(experiment).items():
         if isinstance(value, dict) and key != "options":
-            found |= {f"{key}.{inner}": held for inner, held in value.items()}
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
         else:
-            found[key] = value
-    return found
+            flat[key] = value
+    return flat
 
 
-def written(value: Any) -> str:
-    """A value as `Experiment.with_settings` reads it: texts need quotes only where they could be something else."""
+def format_value(value: Any) -> str:
+    """Return a value as `Experiment.with_settings` reads it: texts have quotes only if they could be something else."""
     return value if isinstance(value, str) and as_value(value) == value else _toml(value)
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML, on one line.
+    """Return a value as TOML, on one line.
 
     >>> _toml({"widths": [8, 16], "norm": "gn", "pool": False})
     '{"widths" = [8, 16], "norm" = "gn", "pool" = false}'
     """
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(held)}" for key, held in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"value": value}).partition("= ")[2].strip()
 
 
 def write_models(folder: Path, simulation: Simulation, state: ServerState) -> None:
-    """Write the global model, and what sub-models have for themselves, each with the plan it is for."""
+    """Write the global model, and the tensors that belong to sub-models alone, each with its plan."""
     setup = simulation.setup
     save(folder / MODEL, state.global_model(setup), setup.global_plan(state.method_state))
     if setup.per_submodel:

@@ -1,4 +1,4 @@
-"""`run` and `resume`: an experiment from its first round, or its last checkpoint, to its end."""
+"""`run` and `resume`: run an experiment from its first round, or from its last checkpoint, to its end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from nestling.server.state import ServerState
 from nestling.settings import Experiment, checked, from_file
 from nestling.tasks import Task
 
-_WORKERS_PER_CORE = 16  # more would only wait for each other, and fill the memory
+_WORKERS_PER_CORE = 16  # more would only wait for each other and use memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +51,13 @@ class Result:
     Attributes
     ----------
     summary
-        Final and best figures, what was spent, and what every level costs.
+        The final and best figures, total costs, and the cost of every level.
     rounds
         The record of every round.
     state
         The global model.
     simulation
-        What it was run with.
+        The simulation that was run.
     """
 
     summary: dict[str, Any]
@@ -85,9 +86,9 @@ def run(
     out
         A new directory for its files; without one, nothing is written.
     model, dataset, partition, method, task
-        Your own, instead of those that the settings name.
+        Your own objects, instead of those that the settings name; see `nestling.experiment.simulation.Overrides`.
     callbacks
-        Called as the run goes on: progress bars, TensorBoard, your own.
+        Called during the run: progress bars, TensorBoard, your own.
 
     Examples
     --------
@@ -97,15 +98,15 @@ def run(
     ['global_accuracy', 'global_loss']
     """
     end_if_script_is_unguarded()
-    chosen = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
-    _able(chosen)
+    settings = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
+    _check_resources(settings)
     folder = None if out is None else Path(out)
-    overrides = Overrides(chosen, model, dataset, partition, method, task)
+    overrides = Overrides(settings, model, dataset, partition, method, task)
     overrides = replace(overrides, experiment=with_names(overrides))
     with (
         EventLog(None).active() as log,
         new_run(folder) if folder is not None else nullcontext(),
-        clean_torch(chosen.threads, chosen.device),
+        clean_torch(settings.threads, settings.device),
     ):
         objects = describe(overrides) if folder is not None else {}
         simulation = simulate(overrides)
@@ -131,21 +132,21 @@ def resume(
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> Result:
-    """Go on with a run from its last checkpoint; a run that is over gives its result again.
+    """Continue a run from its last checkpoint; if the run is done, return its result.
 
     Parameters
     ----------
     out
         The directory of the run.
     rounds
-        How many rounds the run shall have in all. The result is that of one long run, so this is refused where
-        earlier rounds depend on how many there are.
+        The new total number of rounds. The result is that of one long run, so this is refused if earlier rounds
+        depend on their number.
     settings
         Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
     model, dataset, partition, method, task
-        Your own, the same as the run was started with.
+        The same objects as `run` got, if any.
     callbacks
-        Called as the run goes on: progress bars, TensorBoard, your own.
+        As in `run`.
 
     Examples
     --------
@@ -169,7 +170,7 @@ def resume(
         if identity is not None:
             identity.check_objects(folder, objects)
         check_settings(folder, first, experiment)
-        _able(experiment)
+        _check_resources(experiment)
         with clean_torch(experiment.threads, experiment.device):
             simulation = simulate(overrides)
             state = checkpoint.read(folder, simulation.setup)
@@ -180,11 +181,11 @@ def resume(
                 state = ServerState.start(simulation.setup, folder)
             check_rounds(first, experiment, simulation.setup.method, state.round)
             record = _record(folder, experiment, state)  # damage is found before anything is changed
-            summarised = _finished(folder, experiment, state)
+            finished = _finished_summary(folder, experiment, state)
             with writing(folder):
-                if summarised is not None:
+                if finished is not None:
                     record.start()
-                    return Result(summarised, record.rounds, state.model, simulation)
+                    return Result(finished, record.rounds, state.model, simulation)
                 if identity is not None:
                     identity.check_machine()
                 if experiment != written:
@@ -210,15 +211,15 @@ def _run_rounds(
     state = replace(state, best=_best(record, task))
     if folder is not None:
         log.open(folder, state.round)
-    began = time.perf_counter() - _spent(folder)
+    began = time.perf_counter() - _earlier_seconds(folder)
     callback.on_start(simulation, state)
     local: dict[str, float] | None = None
 
-    def save_whole_rounds() -> None:
+    def save(*, tidy: bool = True) -> None:
         if folder is not None and state.round:
-            _save(folder, state, record, time.perf_counter() - began, tidy=False)  # a round is under way
+            _save(folder, state, record, time.perf_counter() - began, tidy=tidy)
 
-    engine = _engine(overrides, simulation, save_whole_rounds)
+    engine = _engine(overrides, simulation, partial(save, tidy=False))  # it is called while a round is running
     simulator = Simulator(simulation, engine, callback.on_client)
     try:
         while state.round < settings.rounds:
@@ -231,32 +232,31 @@ def _run_rounds(
             record.add(line)
             state = after
             callback.on_round(line, state)
-            if folder is not None and state.round % settings.checkpoint == 0:
-                _save(folder, state, record, time.perf_counter() - began)
-        if local is None:  # all rounds were done already: its clients' accuracies are not in its record
+            if state.round % settings.checkpoint_every == 0:
+                save()
+        if local is None:  # all rounds were done already, and the record does not hold the clients' accuracies
             figures, local = simulator.evaluate(state)
-            if "evaluation" not in record.rounds[-1]:  # there were to be more rounds
+            if "evaluation" not in record.rounds[-1]:  # the run has fewer rounds than before
                 record.evaluated(figures)
                 state = replace(state, best=_best(record, task))
-    except BaseException:  # Ctrl-C, a full disk, a loss that is no number: whole rounds are kept
-        if folder is not None and state.round:
-            _save(folder, state, record, time.perf_counter() - began)
+    except BaseException:  # Ctrl-C, a full disk, a loss that is not a number: complete rounds are saved
+        save()
         raise
     finally:
         engine.close()
     seconds = time.perf_counter() - began
     totals = log.totals()
-    summed_up = {
+    full_summary = {
         **summary(simulation, state, record.rounds[-1]["evaluation"], local, seconds, handed=overrides.handed()),
         "clients_dropped": sum(line["dropped"] for line in record.rounds),
         "workers_lost": totals.get("worker lost", 0),
-        "events": totals,  # these two depend on the machine, and nothing else here but the seconds
+        "events": totals,  # these two and the seconds depend on the machine
     }
     if folder is not None:
-        _save(folder, state, record, time.perf_counter() - began)
+        save()
         write_models(folder, simulation, state)
-        write_whole(folder / SUMMARY, (json.dumps(summed_up, indent=2) + "\n").encode())
-    result = Result(summed_up, record.rounds, state.model, simulation)
+        write_whole(folder / SUMMARY, (json.dumps(full_summary, indent=2) + "\n").encode())
+    result = Result(full_summary, record.rounds, state.model, simulation)
     callback.on_end(result)
     return result
 
@@ -282,33 +282,33 @@ def _better(best: dict[str, Any], entry: dict[str, Any], task: Task) -> dict[str
     return {"round": entry["round"], **figures}
 
 
-def _finished(folder: Path, experiment: Experiment, state: ServerState) -> dict[str, Any] | None:
-    """Return the summary of a run that is over, as its directory holds it; None where something is left to do."""
+def _finished_summary(folder: Path, experiment: Experiment, state: ServerState) -> dict[str, Any] | None:
+    """Return the summary in the directory of a run that is done; None if something is left to do."""
     if state.round < experiment.rounds or not (folder / MODEL).is_file():
         return None
     try:
-        held: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
-        complete = held["rounds"] == held["rounds_done"] == experiment.rounds
+        saved: dict[str, Any] = json.loads((folder / SUMMARY).read_bytes())
+        complete = saved["rounds"] == saved["rounds_done"] == experiment.rounds
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         report("summary damaged", f"{folder / SUMMARY} cannot be read, so it is written again")
         return None
-    return held if complete else None
+    return saved if complete else None
 
 
 def _check_never_saved(folder: Path) -> None:
-    """Raise where a directory has no checkpoint but had one: to start over would throw its rounds away."""
+    """Raise if a directory without checkpoints had some before: starting over would discard its rounds."""
     if (folder / SECONDS).exists() or (folder / SUMMARY).exists():  # both are written after the first checkpoint
         raise RunError(
             f"{str(folder)!r} has lost all its checkpoints: put back a copy of {CHECKPOINTS!r}, or start a new run"
         )
 
 
-def _able(experiment: Experiment) -> None:
-    """Raise before any work where this machine has not what an experiment runs on."""
+def _check_resources(experiment: Experiment) -> None:
+    """Raise if this machine lacks the packages, cores or device that an experiment needs."""
     if experiment.engine == "ray":
-        need_ray()  # which device its workers have, they must find out themselves
+        need_ray()  # its workers find out themselves which device they have
         return
     most = _WORKERS_PER_CORE * (os.cpu_count() or 1)
     if experiment.workers > most:
@@ -333,8 +333,8 @@ def _save(folder: Path, state: ServerState, record: Record, seconds: float, *, t
     write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())
 
 
-def _spent(folder: Path | None) -> float:
-    """Seconds that earlier parts of this run took, as of its last checkpoint."""
+def _earlier_seconds(folder: Path | None) -> float:
+    """Return how long this run took until its last checkpoint."""
     path = None if folder is None else folder / SECONDS
     if path is None or not path.exists():
         return 0.0

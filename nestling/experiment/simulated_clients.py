@@ -1,6 +1,6 @@
-"""`SimulatedClients`: clients that are played by the workers of an engine.
+"""`SimulatedClients`: clients that are simulated by the workers of an engine.
 
-Replies come as they come and are handed on in the order of the jobs, so the same seed gives the same numbers on every
+Replies arrive in any order and are passed on in the order of the jobs, so the same seed gives the same numbers on every
 engine. A slice is cut when the first job that needs it is handed out, and freed after the last.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 from nestling.client.grouped.group_jobs import Grouping
 from nestling.client.transport import decode_update
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data import Lazy
 from nestling.engines import Engine, Failure
 from nestling.engines.attempt import out_of_memory
 from nestling.errors import NestlingError, RunFailed
 from nestling.experiment.simulation import Simulation
-from nestling.methods.context import State
 from nestling.methods.messages import (
     GroupJob,
     Job,
@@ -51,10 +51,10 @@ class SimulatedClients:
         self._setup, self._costs, self._data = simulation.setup, simulation.costs, simulation.data
         self._engine, self._tick = engine, tick
         settings = simulation.settings
-        self._grouping = Grouping(self._setup, self._data, self._costs.cost, settings.cohort, settings.device)
+        self._grouping = Grouping(self._setup, self._data, self._costs.cost, settings.group_clients, settings.device)
 
     def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
-        """Train clients and yield their updates in one order, whichever is done first."""
+        """Train clients and yield their updates in the order of the groups, whichever is done first."""
         groups = self._grouping.divide(jobs)
         slices = _Slices(self._engine, partial(before.download, self._setup), (job.plan for job in jobs))
 
@@ -64,14 +64,16 @@ class SimulatedClients:
             private, kept = before.clients.get(self._setup, job.who.client, job.plan, before.model)
             return JobEnvelope(job, slices.get(job.plan), private, kept)
 
-        def message(place: int) -> JobEnvelope | GroupJob:
-            envelopes = tuple(map(envelope, groups[place].jobs))
-            return envelopes[0] if len(envelopes) == 1 else GroupJob(envelopes, groups[place].layout)
+        def message(index: int) -> JobEnvelope | GroupJob:
+            envelopes = tuple(map(envelope, groups[index].jobs))
+            return envelopes[0] if len(envelopes) == 1 else GroupJob(envelopes, groups[index].layout)
 
         for reply in replies(self._engine, Lazy(len(groups), message, keep=0), tick=self._tick):
             updates = reply if isinstance(reply, list) else [reply]
             if self._tick is not None:
-                for _ in range(sum(len(update.who) for update in updates) - 1):  # one was counted as the reply came
+                for _ in range(
+                    sum(len(update.who) for update in updates) - 1
+                ):  # one was counted when the reply arrived
                     self._tick()
             for update in updates:
                 if update.message is None:
@@ -84,8 +86,8 @@ class SimulatedClients:
         """Return the results of all jobs, in order; the largest are done first."""
         slices = _Slices(self._engine, download, (job.plan for job in jobs))
 
-        def envelope(place: int) -> JobEnvelope:
-            job = jobs[place]
+        def envelope(index: int) -> JobEnvelope:
+            job = jobs[index]
             if not isinstance(job, TestClientModelJob):
                 return JobEnvelope(job, slices.get(job.plan))
             private, _ = state.clients.get(self._setup, job.who.client, job.plan, state.model)
@@ -105,68 +107,67 @@ class SimulatedClients:
 
 
 class _Slices:
-    """Sub-models in the memory of an engine, each of them once, whoever is given it.
+    """Sub-models that are shared with the workers of an engine, each once for all jobs that need it.
 
     Parameters
     ----------
     engine
-        Where the jobs are done.
+        Where the jobs are run.
     cut
         Cuts the sub-model of a plan.
     plans
-        The plans of all jobs together: a plan as often as there are jobs with it.
+        The plans of all jobs, one for each job.
     """
 
     def __init__(self, engine: Engine, cut: Callable[[Plan], State], plans: Iterable[Plan]) -> None:
         self._engine, self._cut = engine, cut
         self._left = Counter(plans)
-        self._held: dict[Plan, Any] = {}
+        self._shared: dict[Plan, Any] = {}
 
     def get(self, plan: Plan) -> Any:
-        """Return what a job carries in place of the sub-model."""
-        if plan not in self._held:
-            self._held[plan] = self._engine.share(self._cut(plan))
-        return self._held[plan]
+        """Return the reference to the sub-model that a job carries."""
+        if plan not in self._shared:
+            self._shared[plan] = self._engine.share(self._cut(plan))
+        return self._shared[plan]
 
     def done(self, plan: Plan, clients: int = 1) -> None:
-        """Free the sub-model once all clients with this plan are done; so many more are now."""
+        """Record that `clients` more with this plan are done; free the sub-model after the last."""
         self._left[plan] -= clients
         if self._left[plan] <= 0:
-            self._held.pop(plan, None)
+            self._shared.pop(plan, None)
 
 
 def replies(
     engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None, tick: Callable[[], None] | None = None
 ) -> Iterator[Any]:
-    """Yield the results of jobs in the order in which they were given, whichever is done first.
+    """Yield the results of jobs in the order of the jobs, whichever is done first.
 
-    Every job is answered: one whose worker is lost is done by another. An error stops the run, because it would come
-    again.
+    If a worker is lost, another one runs its job. An error stops the run, because it would occur again.
 
     >>> from nestling.engines import LocalEngine
     >>> list(replies(LocalEngine(lambda: abs), [-1, 2]))
     [1, 2]
     """
-    early: dict[int, Any] = {}
-    following = 0
+    waiting: dict[int, Any] = {}
+    next_index = 0
     for result in engine.work(jobs, sizes):
         if isinstance(result, Failure):
             raise _error(result)
         if tick is not None:
             tick()
-        early[result.index] = result.value
-        while following in early:
-            yield early.pop(following)
-            following += 1
+        waiting[result.index] = result.value
+        while next_index in waiting:
+            yield waiting.pop(next_index)
+            next_index += 1
 
 
 def _error(failure: Failure) -> NestlingError:
-    """Return the error of a job as one that people can act on."""
+    """Return the error of a job, with a message that says what to do."""
     if isinstance(failure.error, NestlingError):
         return failure.error
     reason = textwrap.shorten(failure.reason, 300, placeholder=" …")
     problem = RunFailed(
-        f"there is not enough memory ({reason}): use fewer workers, a smaller local.batch, or cohort=off"
+        f"there is not enough memory ({reason}): use fewer workers, a smaller local.batch_size, or group_clients=off"
         if out_of_memory(failure.error)
         else f"a client's work failed: {reason}"
     )

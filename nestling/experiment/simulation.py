@@ -23,7 +23,23 @@ from nestling.tasks import Task
 
 @dataclass(frozen=True, eq=False)
 class Overrides:
-    """What a simulation is built from: settings, and objects that the caller hands in instead of those they name."""
+    """Settings, and objects that the caller hands in instead of those that the settings name.
+
+    Attributes
+    ----------
+    experiment
+        The settings.
+    model
+        The global model, with its initial weights.
+    dataset
+        A `Dataset` or `Text`, which is divided among clients, or a `FederatedData`, which is divided already.
+    partition
+        Which client holds which samples of the data.
+    method
+        The method, with its options.
+    task
+        What is learned: loss and metrics.
+    """
 
     experiment: Experiment
     model: nn.Module | None = None
@@ -33,32 +49,29 @@ class Overrides:
     task: Task | None = None
 
     def __post_init__(self) -> None:
-        accepted: dict[str, tuple[tuple[type, ...], str]] = {
-            "model": ((nn.Module,), "an nn.Module"),
-            "partition": ((Partition,), "a Partition"),
-            "method": ((Method,), "a Method"),
+        accepted: dict[str, tuple[tuple[type, ...], tuple[str, ...], str]] = {  # types, or attributes; both in words
+            "model": ((nn.Module,), (), "an nn.Module"),
+            "dataset": ((Dataset, Text), ("test", "client"), "a Dataset, a Text or a FederatedData"),
+            "partition": ((Partition,), (), "a Partition"),
+            "method": ((Method,), (), "a Method"),
+            "task": ((), ("metrics", "loss", "measure"), "a Task"),
         }
-        for name, (types, wanted) in accepted.items():
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, types):
-                raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
-        needed = {"dataset": ("test", "client"), "task": ("metrics", "loss", "measure")}
-        for name, attributes in needed.items():
-            given = getattr(self, name)
-            known = name == "dataset" and isinstance(given, Dataset | Text)
-            if given is not None and not known and not all(hasattr(given, one) for one in attributes):
-                wanted = "a Dataset, a Text or a FederatedData" if name == "dataset" else "a Task"
-                raise ConfigError(f"the {name} must be {wanted}, not a {type(given).__name__}")
+        for kind in self.handed():
+            types, attributes, words = accepted[kind]
+            value = getattr(self, kind)
+            has_attributes = attributes and all(hasattr(value, name) for name in attributes)
+            if not isinstance(value, types) and not has_attributes:
+                raise ConfigError(f"the {kind} must be {words}, not a {type(value).__name__}")
 
     def handed(self) -> tuple[str, ...]:
-        """Return the kinds of objects that the caller hands in."""
+        """Return the kinds of objects that the caller handed in."""
         kinds = ("model", "dataset", "partition", "method", "task")
         return tuple(kind for kind in kinds if getattr(self, kind) is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """An experiment with everybody's data and a simulated fleet.
+    """An experiment with the data of all clients and a simulated fleet.
 
     Attributes
     ----------
@@ -69,7 +82,7 @@ class Simulation:
     dataset
         The data, before it was divided among clients.
     partition
-        Which client holds which samples; None where the data says so itself.
+        Which client holds which samples; None if the data is divided itself.
     data
         The samples of all clients, and those that models are tested on.
     public
@@ -77,9 +90,9 @@ class Simulation:
     fleet
         Who takes part, at which level.
     devices
-        The devices of the clients, where the experiment has any.
+        The devices of the clients, if the experiment has any.
     started
-        What was taken of a file of pre-trained weights, for people; empty where there is none.
+        A sentence about the pre-trained weights that were loaded; empty if there are none.
     """
 
     settings: Experiment
@@ -120,7 +133,7 @@ class Simulation:
         return Participant(client, self._level(client, round), self.data.size(client), seed, held)
 
     def _level(self, client: int, round: int) -> Level:
-        """Return the level of a client: what its device can carry, or as the fleet assigns it."""
+        """Return the level of a client: the one that its device can carry, or else the one that the fleet assigns."""
         if self.devices is None:
             return self.fleet.level(client, round)
         costs = {level: self.costs.cost(self.setup.submodel_plan(level.ratio)) for level, _ in self.fleet.mix}
@@ -128,13 +141,14 @@ class Simulation:
 
 
 def simulate(overrides: Overrides) -> Simulation:
-    """Build the simulation of an experiment; raise before any work where something does not fit."""
+    """Build the simulation of an experiment; raise before any training if something does not fit."""
     settings = overrides.experiment
     method = overrides.method or make(settings.method, settings.options, settings.parts)
     divided = divided_data(settings, overrides.dataset, overrides.partition)
     data, task, clients = divided.data, overrides.task or divided.task, settings.fleet.clients
     if len(data) != clients:
-        raise ConfigError(f"the partition has {len(data)} clients, but fleet.clients is {clients}")
+        source = data.name if divided.partition is None else "the partition"
+        raise ConfigError(f"{source} has {len(data)} clients, but fleet.clients is {clients}")
     model, axes, started = traced_model(settings, data, task, overrides.model)
     check_output(model, data, task, method)
     mix = parse_mix(settings.fleet.levels)
@@ -147,7 +161,7 @@ def simulate(overrides: Overrides) -> Simulation:
         training=settings.local,
         server=settings.server,
         upload=settings.upload,
-        select_rows=settings.select,
+        select_rows=settings.select_rows,
         accelerate=settings.accelerate != "off",
         ratios=tuple(sorted(level.ratio for level, _ in mix)),
         clients=clients,
@@ -164,7 +178,7 @@ def simulate(overrides: Overrides) -> Simulation:
 
 
 def _check(simulation: Simulation) -> None:
-    """Raise where the parts of an experiment do not fit together."""
+    """Raise if the parts of an experiment do not fit together."""
     setup, settings = simulation.setup, simulation.settings
     method, classes = setup.method, setup.task.classes
     method.check(setup, simulation.public)
@@ -172,7 +186,7 @@ def _check(simulation: Simulation) -> None:
         setup.submodel_plan(ratio).fit(setup.axes)
     if setup.select_rows and (not method.overriding("output_mask") or setup.private or setup.output_axis is None):
         raise ConfigError(
-            f"select needs a method with a masked loss and nothing private, and a model that gives {classes} "
+            f"select_rows needs a method with a masked loss and nothing private, and a model that gives {classes} "
             f"classes or words: {method.name} with {settings.model.name} is not that"
         )
     if setup.parameters <= setup.user_frozen:

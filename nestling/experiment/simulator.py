@@ -18,7 +18,7 @@ from nestling.server.state import ServerState
 
 
 class Simulator:
-    """Runs rounds one after another. It keeps memory that rounds use again, and nothing that changes their numbers.
+    """Runs rounds one after another. It reuses memory between rounds, but keeps nothing that changes their numbers.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Simulator:
         self._merge = Merge(setup, ServerState.start(setup))
 
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
-        """Run the round after a state; return the state after it, and the line that is recorded of it."""
+        """Run the round after a state; return the state after it, and its line in metrics.jsonl."""
         simulation = self._simulation
         participants = simulation.participants(before.round + 1)
         return run_round(

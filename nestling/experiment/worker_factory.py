@@ -1,4 +1,4 @@
-"""How the workers of an engine are built, in the process where they will work."""
+"""Build the workers of an engine, in the processes where they run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nestling.settings import Experiment
 def worker_factory(overrides: Overrides, simulation: Simulation) -> Callable[[], GroupWorker]:
     """Return a function that builds a worker in any process.
 
-    The worker gets what this process has built; models that cannot be sent are built again in the worker's process.
+    The worker gets the model and data of this process; a model that cannot be sent is built again in its process.
     """
     settings, setup = simulation.settings, simulation.setup
     if (settings.engine == "local" and settings.workers == 1) or travels(setup.model):

@@ -5,7 +5,7 @@ from nestling.fleet.devices import DEVICES, Device, Population, online, populati
 from nestling.fleet.fit import TRAINING, level_for
 from nestling.fleet.fleet import ASSIGNMENTS, Fleet
 from nestling.fleet.levels import LEVELS, NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, Level, parse_level, parse_levels
-from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, mix_of_two, parse_mix, write_mix
+from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, parse_mix, write_mix
 
 __all__ = [
     "ASSIGNMENTS",
@@ -24,7 +24,6 @@ __all__ = [
     "RoundClock",
     "Timing",
     "level_for",
-    "mix_of_two",
     "online",
     "parse_level",
     "parse_levels",

@@ -18,22 +18,22 @@ Kind = TypeVar("Kind")
 Part = tuple[object, object]  # a kind, and its share or None
 
 
-def parts(what: str, given: object, split: Callable[[str], list[str]], part: Callable[[str], Part]) -> list[Part]:
-    """Return a mix as pairs of a kind and its share (None if no share is given).
+def parts(what: str, mix: object, split: Callable[[str], list[str]], parse: Callable[[str], Part]) -> list[Part]:
+    """Return a mix as pairs of a kind and its share (None if it has no share).
 
-    A mix is a text, which `split` takes apart, a mapping, or a list of kinds or of pairs; `part` parses one text.
+    A mix is a text, which `split` divides, a mapping, or a list of kinds or of pairs; `parse` parses one part.
 
     >>> parts("a mix", {"a": 1, "e": 9}, str.split, name_and_share)
     [('a', 1), ('e', 9)]
     """
-    if isinstance(given, Mapping):
-        return list(given.items())
-    if not isinstance(given, str | Sequence):
-        raise FleetError(f"{what} must be a text, a list or a mapping from names to shares, not {given!r}")
+    if isinstance(mix, Mapping):
+        return list(mix.items())
+    if not isinstance(mix, str | Sequence):
+        raise FleetError(f"{what} must be a text, a list or a mapping from names to shares, not {mix!r}")
     pairs: list[Part] = []
-    for item in split(given) if isinstance(given, str) else given:
+    for item in split(mix) if isinstance(mix, str) else mix:
         if isinstance(item, str):
-            pairs.append(part(item))
+            pairs.append(parse(item))
         elif isinstance(item, tuple | list) and len(item) == 2:
             pairs.append((item[0], item[1]))
         else:
@@ -54,7 +54,7 @@ def name_and_share(text: str) -> Part:
 def normalise(
     kinds: Sequence[Kind], shares: Sequence[object], name: Callable[[Kind], str]
 ) -> tuple[tuple[Kind, float], ...]:
-    """Return kinds with shares that sum to 1: proportional to those given, or equal if none are given.
+    """Return kinds with shares that sum to 1: proportional to `shares`, or equal if all are None.
 
     >>> normalise(["a", "e"], [1, 3], str)
     (('a', 0.25), ('e', 0.75))
@@ -65,7 +65,7 @@ def normalise(
         return tuple((kind, 1 / len(kinds)) for kind in kinds)
     for kind, share in zip(kinds, shares, strict=True):
         if share is None:
-            raise FleetError(f"{name(kind)!r} has no share where others have one: give shares to all or to none")
+            raise FleetError(f"{name(kind)!r} has no share, but others have one: give shares to all or to none")
     numbers = [real(f"the share of {name(kind)!r}", share, above=0) for kind, share in zip(kinds, shares, strict=True)]
     total = sum(map(Fraction, numbers), Fraction())  # exact, so that "a1-e9" gives 0.1 and 0.9, and nothing overflows
     if abs(total - 1) > 1e-12:  # shares that sum to 1 stay as they are
@@ -74,7 +74,7 @@ def normalise(
 
 
 def counts(shares: Sequence[float], clients: int) -> list[int]:
-    """Return the number of clients of each share by largest remainder; among equal remainders the first counts.
+    """Return the number of clients of each share by largest remainder; among equal remainders the first is rounded up.
 
     >>> counts([0.5, 0.3, 0.2], 9)
     [4, 3, 2]

@@ -44,7 +44,7 @@ def time_of(device: Device, bytes_down: float, bytes_up: float, macs: float) -> 
 
 @dataclass(frozen=True)
 class RoundClock:
-    """The duration of a round, the clients whose updates arrived in time, and those whose updates did not."""
+    """The duration of a round, the clients that finished in time, and those that did not."""
 
     seconds: float
     finished: tuple[int, ...]

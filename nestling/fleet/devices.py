@@ -17,7 +17,7 @@ from nestling.seeds import derive
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device, in plain numbers.
+    """A kind of device.
 
     Attributes
     ----------
@@ -88,10 +88,10 @@ class Population:
         >>> population(3, "laptop").device_of(2).name
         'laptop'
         """
-        return self.mix[int(self._dealt[whole("the client", client, 0, self.clients - 1)])][0]
+        return self.mix[int(self._device_numbers[whole("the client", client, 0, self.clients - 1)])][0]
 
     @cached_property
-    def _dealt(self) -> NDArray[np.intp]:
+    def _device_numbers(self) -> NDArray[np.intp]:
         return deal([share for _, share in self.mix], self.clients, self.seed, "devices")
 
 
@@ -119,16 +119,16 @@ def population(
     ['laptop', 'laptop', 'phone-low', 'phone-low', 'phone-low', 'phone-low', 'phone-low', 'phone-low']
     """
     pairs = parts("a mix of devices", mix, lambda text: text.split(","), name_and_share)
-    devices = [_device(kind) for kind, _ in pairs]
+    devices = [_find_device(kind) for kind, _ in pairs]
     names = [device.name for device in devices]
     for name in names:
         if names.count(name) > 1:
-            raise FleetError(f"the device {name!r} is named twice: name each once")
+            raise FleetError(f"the device {name!r} is named twice: name each device once")
     shares = normalise(devices, [share for _, share in pairs], lambda device: device.name)
     return Population(whole("the number of clients", clients, 1), shares, whole("the seed", seed, 0))
 
 
-def _device(kind: object) -> Device:
+def _find_device(kind: object) -> Device:
     if isinstance(kind, Device):
         return kind
     if not isinstance(kind, str) or kind not in DEVICES:

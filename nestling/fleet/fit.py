@@ -62,18 +62,18 @@ def level_for(device: Device, costs: Mapping[Level, Costs], deadline: float | No
     def seconds(cost: Costs) -> float:
         return time_of(device, cost.bytes, cost.bytes, TRAINING * cost.macs * steps).total
 
-    fitting = [level for level, cost in costs.items() if cost.memory <= device.memory]
-    if not fitting:
-        level, least = min(costs.items(), key=lambda item: item[1].memory)
+    fits_memory = [level for level, cost in costs.items() if cost.memory <= device.memory]
+    if not fits_memory:
+        level, cost = min(costs.items(), key=lambda item: item[1].memory)
         raise FleetError(
             f"the device {device.name!r} has {device.memory:,.0f} bytes of memory, but level {level.name!r} needs "
-            f"{least.memory:,.0f}, the least of all: use a smaller level, model or batch"
+            f"{cost.memory:,.0f}, the least of all: use a smaller level, model or batch"
         )
-    timely = [level for level in fitting if limit is None or seconds(costs[level]) <= limit]
-    if not timely:
-        level = min(fitting, key=lambda level: seconds(costs[level]))
+    fits_deadline = [level for level in fits_memory if limit is None or seconds(costs[level]) <= limit]
+    if not fits_deadline:
+        level = min(fits_memory, key=lambda level: seconds(costs[level]))
         raise FleetError(
             f"the device {device.name!r} takes {seconds(costs[level]):.3g} s at level {level.name!r}, the quickest of "
-            f"those that it can hold, but the deadline is {limit:.3g} s: use a smaller level or a later deadline"
+            f"those that fit its memory, but the deadline is {limit:.3g} s: use a smaller level or a later deadline"
         )
-    return max(timely, key=lambda level: level.ratio)
+    return max(fits_deadline, key=lambda level: level.ratio)

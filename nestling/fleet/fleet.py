@@ -16,7 +16,7 @@ from nestling.fleet.mix import Mix, parse_mix
 from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 
-REACH = 2  # a client of a tier draws among so many levels below and above its own (NeFL, B.5)
+TIER_REACH = 2  # a client of a tier draws among its own level and so many below and above it (NeFL, B.5)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Fleet:
     """The clients, their levels, and the sampling of a round.
 
     Everything is a function of the seed, the round and the client, so it does not depend on the order of calls or on
-    the process; nothing is computed per round for clients that take no part.
+    the process; in a round, nothing is computed for clients that do not take part.
 
     Parameters
     ----------
@@ -89,16 +89,16 @@ class Fleet:
         return tuple(sorted(stream.choice(self.clients, self.per_round, replace=False, shuffle=False).tolist()))
 
     @cached_property
-    def _dealt(self) -> NDArray[np.intp]:
+    def _level_numbers(self) -> NDArray[np.intp]:
         return deal([share for _, share in self.mix], self.clients, self.seed, "levels")
 
     @cached_property
-    def _ladder(self) -> list[Level]:
+    def _sorted_levels(self) -> list[Level]:
         return sorted((level for level, _ in self.mix), key=lambda level: level.ratio)
 
 
 def _fixed(fleet: Fleet, client: int, _round: int) -> Level:
-    return fleet.mix[int(fleet._dealt[client])][0]
+    return fleet.mix[int(fleet._level_numbers[client])][0]
 
 
 def _dynamic(fleet: Fleet, client: int, round: int) -> Level:
@@ -107,8 +107,8 @@ def _dynamic(fleet: Fleet, client: int, round: int) -> Level:
 
 
 def _tiers(fleet: Fleet, client: int, round: int) -> Level:
-    tier = fleet._ladder.index(_fixed(fleet, client, round))
-    near = fleet._ladder[max(tier - REACH, 0) : tier + REACH + 1]
+    tier = fleet._sorted_levels.index(_fixed(fleet, client, round))
+    near = fleet._sorted_levels[max(tier - TIER_REACH, 0) : tier + TIER_REACH + 1]
     return near[numpy_stream(fleet.seed, "level", round, client).integers(len(near))]
 
 

@@ -35,48 +35,43 @@ class Level:
         object.__setattr__(self, "ratio", ratio)
 
 
-def parse_level(given: str | float | Level) -> Level:
-    """Return one level: from its letter, or from a number or fraction above 0 and at most 1.
+def parse_level(value: str | float | Level) -> Level:
+    """Return the level of a letter, or of a number or fraction above 0 and at most 1.
 
     >>> parse_level("c"), parse_level("1/5"), parse_level(0.3).name
     (Level(name='c', ratio=0.25), Level(name='0.2', ratio=0.2), '0.3')
     """
-    if isinstance(given, Level):
-        return given
-    text = given.strip().lower() if isinstance(given, str) else ""
+    if isinstance(value, Level):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
     if text in LEVELS:
         return Level(text, LEVELS[text])
     try:
-        ratio = real("a level", parse_number(text) if text else given, above=0, most=1)
+        ratio = real("a level", parse_number(text) if text else value, above=0, most=1)
     except FleetError:
         raise FleetError(
-            f"there is no level {given!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
+            f"there is no level {value!r}: use a, b, c, d, e (widths 1, 1/2, 1/4, 1/8, 1/16) "
             "or a number above 0 and at most 1"
         ) from None
     return Level(decimal(ratio), ratio)
 
 
-def parse_levels(given: str | Sequence[str | float | Level]) -> tuple[Level, ...]:
-    """Return several different levels, in the order given.
+def parse_levels(values: str | Sequence[str | float | Level]) -> tuple[Level, ...]:
+    """Return different levels, in the same order, from a list of names and numbers or from a text.
 
-    Parameters
-    ----------
-    given
-        Levels separated by hyphens, as in the papers, or by commas; or a list of names and numbers.
+    The levels of a text are separated by hyphens, as in the papers, or by commas.
 
-    Examples
-    --------
     >>> [level.ratio for level in parse_levels("a-c-e")]
     [1.0, 0.25, 0.0625]
     >>> [level.name for level in parse_levels("a, 0.3")] == [level.name for level in parse_levels(["a", 0.3])]
     True
     """
-    if not isinstance(given, str | Sequence):
-        raise FleetError(f"levels must be a text such as 'a-b-c' or a list of names and numbers, not {given!r}")
-    levels = tuple(parse_level(part) for part in (split(given) if isinstance(given, str) else given))
+    if not isinstance(values, str | Sequence):
+        raise FleetError(f"levels must be a text such as 'a-b-c' or a list of names and numbers, not {values!r}")
+    levels = tuple(parse_level(value) for value in (split(values) if isinstance(values, str) else values))
     if not levels:
         raise FleetError("there must be at least one level, such as 'a' or 0.5")
-    once(levels)
+    check_different(levels)
     return levels
 
 
@@ -92,14 +87,14 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def once(levels: Sequence[Level]) -> None:
+def check_different(levels: Sequence[Level]) -> None:
     """Raise `FleetError` if two levels have the same ratio, whatever their names."""
     seen: dict[float, Level] = {}
     for level in levels:
         if level.ratio in seen:
             raise FleetError(
                 f"the levels {seen[level.ratio].name!r} and {level.name!r} are the same ratio, "
-                f"{decimal(level.ratio)}: name each once"
+                f"{decimal(level.ratio)}: name each level once"
             )
         seen[level.ratio] = level
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from nestling.fleet.apportion import Part, name_and_share, normalise, parts
-from nestling.fleet.levels import Level, once, parse_level, split
-from nestling.number_checks import decimal, real
+from nestling.fleet.levels import Level, check_different, parse_level, split
+from nestling.number_checks import decimal
 
 Mix: TypeAlias = tuple[tuple[Level, float], ...]
 
 
 def parse_mix(
-    given: str | Mapping[str, float] | Sequence[str | float | Level | tuple[str | float | Level, float]],
+    mix: str | Mapping[str, float] | Sequence[str | float | Level | tuple[str | float | Level, float]],
 ) -> Mix:
     """Return levels with the shares of clients that have them, which sum to 1.
 
     Parameters
     ----------
-    given
+    mix
         HeteroFL's notation, where a number after a letter is its share (``"a1-e9"`` is 10 % and 90 %); shares after
         colons (``"a:0.06,0.3:0.94"``); levels alone, with equal shares (``"a-b-c"``); or the same as a list,
         a list of pairs, or a mapping. Shares may have any sum.
@@ -32,15 +32,15 @@ def parse_mix(
     >>> parse_mix({"a": 1, "e": 9}) == parse_mix([("a", 0.1), ("e", 0.9)]) == parse_mix("a:10, e:90")
     True
     """
-    pairs = parts("a mix of levels", given, split, _part)
+    pairs = parts("a mix of levels", mix, split, _parse_part)
     levels = [parse_level(level) for level, _ in pairs]  # type: ignore[arg-type]  # it raises for other types
-    once(levels)
+    check_different(levels)
     return normalise(levels, [share for _, share in pairs], lambda level: level.name)
 
 
-def _part(text: str) -> Part:
-    short = re.fullmatch(r"\s*([A-Za-z])(\d+(?:\.\d+)?)\s*", text)
-    return (short[1], float(short[2])) if short else name_and_share(text)
+def _parse_part(text: str) -> Part:
+    letter_share = re.fullmatch(r"\s*([A-Za-z])(\d+(?:\.\d+)?)\s*", text)
+    return (letter_share[1], float(letter_share[2])) if letter_share else name_and_share(text)
 
 
 def write_mix(mix: Mix) -> str:
@@ -50,18 +50,6 @@ def write_mix(mix: Mix) -> str:
     'a:0.1,e:0.9'
     """
     return ",".join(f"{level.name}:{decimal(share)}" for level, share in mix)
-
-
-def mix_of_two(one: str | float | Level, other: str | float | Level, rho: float) -> Mix:
-    """Return the mix in which a share `rho` of the clients has the larger of two levels (FedRolex, Section 4.3).
-
-    >>> write_mix(mix_of_two("a", "e", 0.25)), write_mix(mix_of_two("a", "e", 0))
-    ('a:0.25,e:0.75', 'e:1')
-    """
-    large, small = sorted(map(parse_level, (one, other)), key=lambda level: -level.ratio)
-    once([large, small])
-    rho = real("rho", rho, least=0, most=1)
-    return parse_mix([(level, share) for level, share in ((large, rho), (small, 1 - rho)) if share])
 
 
 # FedRolex, Section 4.5: household incomes in the U.S. as a proxy for the capability of devices.

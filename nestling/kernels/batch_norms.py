@@ -9,14 +9,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, _BatchNorm]]:
-    """The layers of a model that normalise by statistics of the batch, by name; frozen ones do not."""
+    """Yield the batch norms of a model, with their names, except frozen ones."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is not None and not has_frozen_weights(module):
             yield name, module
 
 
 def has_frozen_weights(module: nn.Module) -> bool:
-    """Whether a module is a batch norm with weights of which none is trained.
+    """Return whether a module is a batch norm that has weights, all of them frozen.
 
     >>> has_frozen_weights(nn.BatchNorm1d(2)), has_frozen_weights(nn.BatchNorm1d(2).requires_grad_(False))
     (False, True)
@@ -28,7 +28,7 @@ def has_frozen_weights(module: nn.Module) -> bool:
 
 
 def keep_frozen(model: nn.Module) -> None:
-    """Let the frozen norms of a model normalise by the statistics that they have, while training too.
+    """Make the frozen norms of a model normalise by their running statistics in training too.
 
     >>> import torch
     >>> model = nn.Sequential(nn.BatchNorm1d(1).requires_grad_(False))

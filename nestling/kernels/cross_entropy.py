@@ -1,7 +1,7 @@
-"""Cross-entropy row by row, quicker than PyTorch's where classes are words.
+"""Cross-entropy per row, faster than PyTorch's for many classes.
 
-With thousands of words the gradient of the logits is the largest tensor of a step. PyTorch fills one with zeros, writes
-one number into every row, and makes the gradient from that in another; here it is written once.
+With thousands of words, the gradient of the logits is the largest tensor of a step. PyTorch fills a tensor with zeros,
+writes one number into every row, and computes the gradient from it in another tensor; here it is written once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MANY = 256  # classes, from which on they are words
+MANY = 256  # least number of classes for which the kernels here are used
 
 
 def cross_entropy_rows(logits: Tensor, targets: Tensor) -> Tensor:
@@ -36,12 +36,12 @@ class _Entropies(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """The gradient of a row is the softmax, less one at the target."""
+        """Return the gradient of every row: the softmax, minus one at the target."""
         logs, targets = ctx.saved_tensors
         counted = targets >= 0
-        found = logs.exp()
-        found[torch.arange(len(targets), device="cpu"), targets.clamp(min=0)] -= 1
-        return found.mul_((gradient * counted).unsqueeze(-1)), None
+        slope = logs.exp()
+        slope[torch.arange(len(targets), device="cpu"), targets.clamp(min=0)] -= 1
+        return slope.mul_((gradient * counted).unsqueeze(-1)), None
 
 
 def mean_cross_entropy(logits: Tensor, targets: Tensor, fast: bool = True) -> Tensor:
@@ -52,22 +52,22 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor, fast: bool = True) -> Te
     >>> mean_cross_entropy(torch.zeros(2, 4), torch.tensor([3, -100]))
     tensor(1.3863)
     """
-    rows, asked = logits.flatten(0, -2), targets.flatten()
+    rows, classes = logits.flatten(0, -2), targets.flatten()
     if logits.shape[-1] < MANY or not fast:
-        return F.cross_entropy(rows, asked)
-    return cross_entropy_rows(rows, asked).sum() / (asked >= 0).sum()
+        return F.cross_entropy(rows, classes)
+    return cross_entropy_rows(rows, classes).sum() / (classes >= 0).sum()
 
 
 def correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """Whether the highest logit, the first among equals, is that of the target: (N, …, classes), (N, …) → (N, …).
+    """Return whether the highest logit, the first of equal ones, is the target's: (N, …, classes), (N, …) → (N, …).
 
     >>> correct(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([1, 1]))
     tensor([ True, False])
     """
     if logits.shape[-1] < MANY:
         return logits.argmax(-1) == targets
-    # which of many is the highest takes far longer to find than how high it is
-    asked = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    highest = (asked == logits.amax(-1)) & (targets >= 0)
+    # argmax takes far longer than amax, so it is used only where the target has the highest logit
+    of_target = logits.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    highest = (of_target == logits.amax(-1)) & (targets >= 0)
     highest[highest.clone()] = logits[highest].argmax(-1) == targets[highest]
     return highest

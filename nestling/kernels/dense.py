@@ -1,7 +1,7 @@
-"""Tensors in the order of their memory, for what treats every number alike.
+"""Views of tensors in the order of their memory, for operations that treat all values in the same way.
 
-Weights of grouped layers lie turned, kernels of images channels last: most of PyTorch goes through such tensors as fast
-as through any other, but some of its kernels copy them first, and some trust that there are no gaps.
+The weights of grouped layers are transposed in memory, and those of convolutions are channels last. Some of PyTorch's
+kernels copy such tensors first, and some assume that they have no gaps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor fill a stretch of memory, in whatever order.
+    """Return whether the values of a tensor fill a block of memory without gaps, in any order.
 
     >>> import torch
     >>> is_dense(torch.ones(2, 3).t()), is_dense(torch.ones(2, 3)[:, :2])
@@ -27,7 +27,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def as_rows(tensor: Tensor, rows: int = 1) -> Tensor:
-    """View a dense tensor as its memory: (rows, numbers of each), where its first dimension can be cut into so many.
+    """Return a view of a dense tensor in the order of its memory, (rows, values of each).
 
     >>> import torch
     >>> as_rows(torch.arange(6).view(2, 3).t())

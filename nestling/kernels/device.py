@@ -1,4 +1,4 @@
-"""Where models compute: the CPU, a CUDA GPU, Apple's GPU. Randomness is drawn on the CPU wherever that is."""
+"""The devices of models: the CPU, a CUDA GPU, Apple's GPU. Random numbers are always drawn on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nestling.errors import ConfigError
 
 
 def find_device(name: str) -> torch.device:
-    """Return a device of this machine by name, or say in one sentence why it cannot be used.
+    """Return a device of this machine by name; raise an error if it cannot be used.
 
     >>> find_device("cpu")
     device(type='cpu')
@@ -32,7 +32,7 @@ def find_device(name: str) -> torch.device:
 
 
 def has_kernels(tensors: Sequence[Tensor]) -> bool:
-    """Whether PyTorch has kernels that go through many tensors at once where these are.
+    """Return whether PyTorch has kernels for lists of tensors on the devices of these.
 
     >>> has_kernels([torch.ones(2)])
     True
@@ -41,7 +41,7 @@ def has_kernels(tensors: Sequence[Tensor]) -> bool:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """Return a new tensor in the widest floating-point type of its device: double precision, but on Apple's GPUs.
+    """Return a new tensor in the widest floating-point type of its device: double precision, except on Apple's GPUs.
 
     >>> exact(torch.ones(2)).dtype
     torch.float64

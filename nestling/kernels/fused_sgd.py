@@ -1,8 +1,8 @@
 """Stochastic gradient descent on the CPU, which clips in the same pass over the weights.
 
-It calls the fused kernel behind ``torch.optim.SGD(fused=True)`` itself: what PyTorch does around that kernel takes as
-long as the rest of a small model's step. The arithmetic is the same, but that a clipped gradient is divided by how much
-too long it is, where PyTorch multiplies by the inverse: they agree to the last bit or two.
+It calls the fused kernel of ``torch.optim.SGD(fused=True)`` directly: PyTorch's code around it takes as long as the
+rest of a small model's step. The arithmetic is the same, except that a clipped gradient is divided by norm / limit,
+where PyTorch multiplies by the inverse: results agree up to the last bit or two.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from nestling.kernels.dense import as_rows, is_dense
 from nestling.torch_private import foreach_div_, foreach_norm, foreach_zero_, fused_sgd_, has_fused_sgd
 
-_DTYPES = ({torch.float32}, {torch.float64})  # that the fused kernel takes
+_DTYPES = ({torch.float32}, {torch.float64})  # the types that the fused kernel supports
 
 
 class FusedSGD:
-    """SGD with momentum and weight decay, without momenta at first.
+    """SGD with momentum and weight decay.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ class FusedSGD:
     lr, momentum, weight_decay
         As `torch.optim.SGD` takes them.
     buffers
-        Tensors of an earlier optimizer for weights of the same shapes, whose memory is used for the momenta; filled
-        where they do not fit. Their values do not matter.
+        Momenta of an earlier optimizer, whose memory is reused if their shapes fit; otherwise new ones are put into
+        the list. Their values are ignored.
 
     Examples
     --------
@@ -56,22 +56,22 @@ class FusedSGD:
 
     @torch.no_grad()
     def step(self, clip_norm: float = 0.0) -> None:
-        """Take a step along gradients whose norm is first reduced to `clip_norm`, unless that is 0."""
+        """Take a step along the gradients, with their norm clipped to `clip_norm` unless that is 0."""
         gradients = [parameter.grad for parameter in self._parameters]
         used = [k for k, gradient in enumerate(gradients) if gradient is not None]
-        first = not self._momenta and len(used) == len(gradients)  # then the kernel writes all momenta itself
+        first = not self._momenta and len(used) == len(gradients)  # then the kernel initialises all momenta itself
         if self._momentum and not self._momenta:
-            self._momenta = self._blank(zero=not first)
+            self._momenta = self._new_momenta(zero=not first)
         if not used:
             return
-        moved = [_laid(gradients[k], self._parameters[k]) for k in used]
-        excess = _excess(moved, clip_norm) if clip_norm else None
-        if excess is not None and excess.dtype != torch.float32:  # the kernel knows none in double precision
-            foreach_div_(moved, excess)
+        used_gradients = [_aligned(gradients[k], self._parameters[k]) for k in used]
+        excess = _excess(used_gradients, clip_norm) if clip_norm else None
+        if excess is not None and excess.dtype != torch.float32:  # the kernel supports no scale in double precision
+            foreach_div_(used_gradients, excess)
             excess = None
         fused_sgd_(
             [_memory(self._parameters[k]) for k in used],
-            moved,
+            used_gradients,
             [_memory(self._momenta[k]) for k in used] if self._momentum else [],
             lr=self._lr,
             weight_decay=self._weight_decay,
@@ -81,11 +81,11 @@ class FusedSGD:
         )
 
     def narrow(self, rows: int) -> None:
-        """Go on with the first rows of all parameters alone."""
+        """Continue with only the first rows of all parameters."""
         self._momenta = [momentum[:rows] for momentum in self._momenta]
 
-    def _blank(self, zero: bool) -> list[Tensor]:
-        """Return memory for momenta, laid out as the parameters are."""
+    def _new_momenta(self, zero: bool) -> list[Tensor]:
+        """Return tensors for momenta with the shapes and strides of the parameters."""
         pairs = list(zip(self._buffers, self._parameters, strict=False))
         alike = all((old.shape, old.stride(), old.dtype) == (new.shape, new.stride(), new.dtype) for old, new in pairs)
         if not alike or len(self._buffers) != len(self._parameters):
@@ -96,7 +96,7 @@ class FusedSGD:
 
 
 def can_step(parameters: Sequence[Tensor]) -> bool:
-    """Whether the kernel takes these parameters: where one has gaps in memory, it would write into them."""
+    """Return whether the kernel supports these parameters: it would write into gaps in their memory."""
     return (
         has_fused_sgd()
         and all(one.is_cpu and is_dense(one) for one in parameters)
@@ -105,12 +105,12 @@ def can_step(parameters: Sequence[Tensor]) -> bool:
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """What the kernel is given: it goes through memory, and copies gradients first that lie in another order."""
+    """Return a contiguous view for the kernel, which would copy a tensor with other strides."""
     return tensor if tensor.is_contiguous() else as_rows(tensor)
 
 
-def _laid(gradient: Tensor | None, parameter: Tensor) -> Tensor:
-    """Return the memory of a gradient, which must lie as its parameter does: autograd mostly sees to that."""
+def _aligned(gradient: Tensor | None, parameter: Tensor) -> Tensor:
+    """Return the memory of a gradient with its parameter's strides, which it mostly has already."""
     assert gradient is not None
     if gradient.stride() != parameter.stride():
         gradient = torch.empty_like(parameter).copy_(gradient)
@@ -118,6 +118,6 @@ def _laid(gradient: Tensor | None, parameter: Tensor) -> Tensor:
 
 
 def _excess(gradients: list[Tensor], limit: float) -> Tensor:
-    """How many times too long gradients are: at least once."""
+    """Return the norm of the gradients divided by its limit, and at least 1."""
     norm: Tensor = torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
     return ((norm + 1e-6) / limit).clamp(min=1.0)

@@ -1,15 +1,15 @@
-"""Layers that work for several clients at once: one grouped network in place of as many small ones.
+"""Layers that compute for several clients at once: one grouped network instead of many small ones.
 
 A grouped network is a copy of a client's model in which every tensor has one more dimension in front, the clients,
-and every layer that holds tensors has another class, whose forward gives each client's samples to that client's
-tensors. All other code of the model runs as it is. Activations have one of two layouts:
+and every layer that holds tensors has another class, whose forward applies each client's tensors to that client's
+samples. All other code of the model runs unchanged. Activations have one of two layouts:
 
 - ``channels``: (batch, clients · channels, …), for convolutional nets. A convolution becomes a grouped one, in
   channels-last memory, and a batch norm has more channels.
-- ``batch``: (clients · batch, …), for nets that treat every sample alone. A linear layer becomes one batched product.
+- ``batch``: (clients · batch, …), for nets that treat samples independently. A linear layer becomes a batched product.
 
-Not every forward can be run so (a softmax over channels mixes clients in the first layout): whether a model can is
-found by trial, in `nestling.client.grouped.trial`.
+Not every model can run in this way (a softmax over channels mixes clients in the first layout): a trial finds out
+(`nestling.client.grouped.trial`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ Layout = Literal["channels", "batch"]
 
 
 class Pass:
-    """Which clients a grouped network works for at the moment, and how their activations lie.
+    """The clients of the current forward pass, and the layout of their activations.
 
     Attributes
     ----------
     layout
-        How activations lie.
-    clients
-        How many they are.
-    batch
-        The samples of each.
+        The layout of activations.
+    clients, batch
+        The number of clients, and of samples of each.
     rows
-        Their places in the stacked tensors, (clients,); None for all of them in order.
+        Their indices in the stacked tensors, (clients,); None for all of them in order.
     draws
-        The random numbers of each, for dropout.
+        The random generators of each, for dropout.
     """
 
     def __init__(self, layout: Layout, clients: int) -> None:
@@ -56,32 +54,32 @@ class Pass:
         self.draws: Sequence[torch.Generator] = ()
 
     def take(self, stacked: Tensor) -> Tensor:
-        """The tensors of these clients, (clients, …)."""
+        """Return the tensors of these clients, (clients, …)."""
         return stacked if self.rows is None else stacked.index_select(0, self.rows)
 
     def flat(self, stacked: Tensor | None) -> Tensor | None:
-        """The same side by side: (clients · first dimension, …)."""
+        """Return the tensors of these clients joined along their first dimension: (clients · first dimension, …)."""
         return None if stacked is None else self.take(stacked).flatten(0, 1)
 
     def apart(self, x: Tensor) -> Tensor:
-        """Activations as (clients, batch, …)."""
+        """Return activations as (clients, batch, …)."""
         return _split(x, 0, self.clients) if self.layout == "batch" else _split(x, 1, self.clients).transpose(0, 1)
 
     def joined(self, parts: Tensor) -> Tensor:
-        """Activations (clients, batch, …) as the network's forward has them."""
+        """Return activations (clients, batch, …) in the network's layout."""
         return parts.flatten(0, 1) if self.layout == "batch" else _side_by_side(parts)
 
     def channels(self, x: Tensor) -> Tensor:
-        """Activations as (batch, clients · channels, …), whatever the layout."""
+        """Return activations as (batch, clients · channels, …), whatever the layout."""
         return x if self.layout == "channels" else _side_by_side(self.apart(x))
 
     def back(self, x: Tensor) -> Tensor:
-        """What `channels` gave, in the network's layout again."""
+        """Return the result of `channels` in the network's layout again."""
         return x if self.layout == "channels" else _split(x, 1, self.clients).transpose(0, 1).flatten(0, 1)
 
 
 def _split(x: Tensor, dim: int, clients: int) -> Tensor:
-    """Cut a dimension that holds clients one after another in two: (…, clients, the rest of it, …)."""
+    """Split a dimension that joins clients in two: (…, clients, the rest of it, …)."""
     parts: Tensor = x.unflatten(dim, (clients, -1))
     return parts
 
@@ -90,7 +88,7 @@ def _side_by_side(parts: Tensor) -> Tensor:
     """(clients, batch, channels, …) → (batch, clients · channels, …), images in channels-last memory."""
     if parts.dim() != 5:
         return parts.transpose(0, 1).flatten(1, 2)
-    joined = parts.permute(1, 3, 4, 0, 2).flatten(3, 4)  # of images with one channel a view, in memory as they were
+    joined = parts.permute(1, 3, 4, 0, 2).flatten(3, 4)  # a view for images with one channel
     return joined.contiguous().permute(0, 3, 1, 2)
 
 
@@ -116,7 +114,7 @@ class _Conv(nn.modules.conv._ConvNd):
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Statistics of each client's own samples; running ones belong to each client, too."""
+    """Uses statistics of each client's own samples, and keeps running statistics per client."""
 
     at: Pass
 
@@ -129,14 +127,14 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
             at.channels(input), mean, var, at.flat(self.weight), at.flat(self.bias), own, momentum, self.eps
         )
         if tracks and mean is not None and var is not None:
-            self._keep(mean, var)
+            self._update(mean, var)
         return at.back(x)
 
     @torch.no_grad()
-    def _keep(self, mean: Tensor, var: Tensor) -> None:
+    def _update(self, mean: Tensor, var: Tensor) -> None:
         rows = self.at.rows
         for stacked, new in ((self.running_mean, mean), (self.running_var, var)):
-            if rows is not None and stacked is not None:  # without rows, they were changed in place
+            if rows is not None and stacked is not None:  # without rows, they were updated in place
                 stacked.index_copy_(0, rows, new.view(self.at.clients, -1))
         if self.num_batches_tracked is not None:
             self.num_batches_tracked[slice(None) if rows is None else rows] += 1
@@ -166,49 +164,49 @@ class _LayerNorm(nn.LayerNorm):
         parts = self.at.apart(input)
         x = F.layer_norm(parts, self.normalized_shape, eps=self.eps)
         if self.weight is not None:
-            x = x * self._beside(self.weight, x)
+            x = x * self._broadcast(self.weight, x)
         if self.bias is not None:
-            x = x + self._beside(self.bias, x)
+            x = x + self._broadcast(self.bias, x)
         return self.at.joined(x)
 
-    def _beside(self, stacked: Tensor, x: Tensor) -> Tensor:
+    def _broadcast(self, stacked: Tensor, x: Tensor) -> Tensor:
         rest = [1] * (x.dim() - stacked.dim())
         return self.at.take(stacked).view(self.at.clients, *rest, *self.normalized_shape)
 
 
 class _Embedding(nn.Embedding):
-    """Ids (clients · batch, …), or ids that are the same for every sample: (positions,) or (1, positions)."""
+    """Looks up ids (clients · batch, …), or ids that all samples share: (positions,) or (1, positions)."""
 
     at: Pass
 
     def forward(self, input: Tensor) -> Tensor:
         at = self.at
-        if at.layout == "channels":  # ids have no channels: those of one sample look like those that all samples share
+        if at.layout == "channels":  # ids have no channels, so those of one sample could not be told from shared ones
             raise TrainingError("an embedding needs the samples of clients one after another")
         shared = input.dim() == 1 or len(input) == 1 < at.clients * at.batch
         ids = input.view(1, 1, -1).expand(at.clients, 1, -1) if shared else at.apart(input)
         tables = at.take(self.weight)
         first = torch.arange(at.clients, device=ids.device) * tables.shape[1]
-        found = F.embedding(ids + first.view(-1, *[1] * (ids.dim() - 1)), tables.flatten(0, 1))
+        embedded = F.embedding(ids + first.view(-1, *[1] * (ids.dim() - 1)), tables.flatten(0, 1))
         if shared:
-            found = found.expand(-1, at.batch, -1, -1)
-        return at.joined(found)
+            embedded = embedded.expand(-1, at.batch, -1, -1)
+        return at.joined(embedded)
 
 
 class _Dropout(nn.Dropout):
-    """Every client draws its own, as it would alone."""
+    """Draws from every client's own generator, as in separate training."""
 
     at: Pass
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return input
-        parts, kept = self.at.apart(input), 1 - self.p
+        parts, keep = self.at.apart(input), 1 - self.p
         noise = [
-            torch.empty_like(part, memory_format=torch.contiguous_format).bernoulli_(kept, generator=draw)
+            torch.empty_like(part, memory_format=torch.contiguous_format).bernoulli_(keep, generator=draw)
             for part, draw in zip(parts.detach(), self.at.draws, strict=True)
         ]
-        return self.at.joined(parts * torch.stack(noise).div_(kept))
+        return self.at.joined(parts * torch.stack(noise).div_(keep))
 
 
 _LAYERS: dict[type[nn.Module], type[nn.Module]] = {
@@ -230,7 +228,7 @@ _TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracke
 
 
 def obstacle(model: nn.Module) -> str:
-    """Say which module of a model has no grouped form, and why; nothing where all have one.
+    """Return which module of a model has no grouped form, and why; empty if all have one.
 
     >>> obstacle(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
     ''
@@ -260,7 +258,7 @@ def _reason(module: nn.Module) -> str:
 
 
 def _own(module: nn.Module) -> set[str]:
-    """The tensors that a module itself adds to the model's state."""
+    """Return the names of the tensors that a module itself adds to the model's state."""
     buffers = module._buffers.keys() - module._non_persistent_buffers_set
     return {name for name, _ in module.named_parameters(recurse=False)} | {
         name for name in buffers if module._buffers[name] is not None
@@ -268,16 +266,16 @@ def _own(module: nn.Module) -> set[str]:
 
 
 class Grouped:
-    """One network in place of up to `room` copies of a model, each with tensors of its own.
+    """One network instead of up to `room` copies of a model, each with tensors of its own.
 
     Parameters
     ----------
     model
         The model of one client, in which `obstacle` found nothing.
     room
-        How many clients there is memory for.
+        The largest number of clients.
     layout
-        How activations lie.
+        The layout of activations.
 
     Examples
     --------
@@ -294,13 +292,13 @@ class Grouped:
 
     def __init__(self, model: nn.Module, room: int, layout: Layout) -> None:
         self.room = room
-        self.momenta: list[Tensor] = []  # memory of the last cohort's, for the next
+        self.momenta: list[Tensor] = []  # of the last group, whose memory the next one reuses
         layers = [module for module in model.modules() if type(module) in _LAYERS]
         stacked = {id(value) for layer in layers for value in _direct(layer)}
-        turned = {id(layer.weight) for layer in layers if isinstance(layer, nn.Linear)}
+        transposed = {id(layer.weight) for layer in layers if isinstance(layer, nn.Linear)}
 
         def swap(_: str, old: Tensor) -> Tensor:
-            return _stack(old, room, id(old) in turned) if id(old) in stacked else old.detach().clone()
+            return _stack(old, room, id(old) in transposed) if id(old) in stacked else old.detach().clone()
 
         self.net = copy_with(model, swap)
         self.at = Pass(layout, room)
@@ -308,37 +306,37 @@ class Grouped:
             if type(module) in _LAYERS:
                 module.__class__ = _LAYERS[type(module)]
                 module.at = self.at  # type: ignore[assignment]
-                unguard(module)  # its new class is safe by itself
+                unguard(module)  # its new class calls safe kernels
         self._names = list(self.net.state_dict())
         self._stacked = {name: tensor for name, tensor in tensors(self.net) if name in self._names}
         self._loaded = room
         self._whole = {name: tensor.data for name, tensor in self._stacked.items()}
 
     def load(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Give every client its tensors: as many as there are states, at most `room`."""
+        """Load one state per client, at most `room`."""
         self._loaded = len(states)
         self.narrow(self._loaded)
         for name, stacked in self._stacked.items():
-            given = [state[name] for state in states]
-            if all(one is given[0] for one in given):  # clients with the same slice, which is turned once
-                stacked.data[0] = given[0]
-                rows = as_rows(stacked.data, len(given))
+            values = [state[name] for state in states]
+            if all(value is values[0] for value in values):  # clients with the same slice, which is transposed once
+                stacked.data[0] = values[0]
+                rows = as_rows(stacked.data, len(values))
                 rows[1:] = rows[0]
             else:
-                torch.stack(given, out=stacked.data)
+                torch.stack(values, out=stacked.data)
 
     def narrow(self, clients: int) -> None:
-        """From now on, work for the first so many only: the others' tensors stay as they are."""
+        """Continue with only the first clients: the tensors of the others stay as they are."""
         for name, stacked in self._stacked.items():
             stacked.grad = None
             stacked.data = self._whole[name][:clients]
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is trained, each (clients, …)."""
+        """Return the trained parameters, each (clients, …)."""
         return [parameter for parameter in self.net.parameters() if parameter.requires_grad]
 
     def run(self, parts: Tensor, rows: Tensor | None = None, draws: Sequence[torch.Generator] = ()) -> Tensor:
-        """Run (clients, batch, …) inputs of all clients, or of those at `rows`; give (clients, batch, …) outputs."""
+        """Return the outputs, (clients, batch, …), for such inputs of all clients, or of those at `rows`."""
         at = self.at
         at.clients, at.batch, at.rows, at.draws = parts.shape[0], parts.shape[1], rows, draws
         output = self.net(at.joined(parts))
@@ -347,7 +345,7 @@ class Grouped:
         return at.apart(output)
 
     def states(self) -> list[dict[str, Tensor]]:
-        """Every client's tensors, copied."""
+        """Return a copy of every client's tensors."""
         return [
             {name: self._whole[name][k].clone(memory_format=torch.contiguous_format) for name in self._names}
             for k in range(self._loaded)
@@ -355,7 +353,7 @@ class Grouped:
 
     @torch.no_grad()
     def mean(self, weights: Sequence[float]) -> dict[str, Tensor]:
-        """The mean of all clients' tensors, of which each counts so much; of counters, the highest.
+        """Return the weighted mean of all clients' tensors; of counters, the highest.
 
         >>> grouped = Grouped(nn.Linear(1, 1, bias=False), room=2, layout="batch")
         >>> grouped.load([{"weight": torch.tensor([[value]])} for value in (1.0, 5.0)])
@@ -367,7 +365,7 @@ class Grouped:
         result = {}
         for name in self._names:
             stacked = self._whole[name][: self._loaded]
-            if stacked.is_floating_point():  # what all have alike stays as it is, to the bit
+            if stacked.is_floating_point():  # values that are equal for all clients stay bitwise the same
                 rows = as_rows(stacked, len(stacked))
                 mean = torch.addmv(rows[0], (rows - rows[0]).t(), shares.to(stacked.dtype))
                 result[name] = mean.as_strided(stacked[0].shape, stacked[0].stride()).contiguous()
@@ -381,12 +379,12 @@ def _direct(module: nn.Module) -> Iterator[Tensor]:
     yield from module.buffers(recurse=False)
 
 
-def _stack(old: Tensor, clients: int, turned: bool) -> Tensor:
-    """Room for a tensor of every client, in memory as the products of forward and backward want it.
+def _stack(old: Tensor, clients: int, transposed: bool) -> Tensor:
+    """Return zeros for a tensor of every client, in the memory order that is fastest in forward and backward passes.
 
-    That is inputs before outputs for the weights of linear layers (`turned`), and channels last for kernels of images.
+    The weights of linear layers are `transposed`, those of image convolutions are channels last.
     """
-    if turned:
+    if transposed:
         return old.new_zeros(clients, *reversed(old.shape)).transpose(1, 2)
     if old.dim() == 4:
         outputs, inputs, height, width = old.shape

@@ -1,7 +1,7 @@
-"""Statistics of batch norms, of several batches at a time.
+"""Statistics of batch norms, for several batches at a time.
 
-Small batches of one shape run through a model together, but through each norm one by one: the same statistics, sooner.
-Whether a model allows that is found by trying, once.
+Small batches of one shape run through a model together, but through each norm one by one: the same statistics in less
+time. A trial finds out once whether a model allows that.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nestling.draws import drawing
 from nestling.kernels.batch_norms import batch_norms
 from nestling.kernels.device import exact
 
-_SAMPLES = 100  # that run together at most: more gain nothing, and take memory
-_TRIED = 4  # samples of a batch
-_CLOSE = 1e-6  # in double precision rounding is far below, samples that are mixed far above
-_JOINED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # what was found of models in use
+_MAX_SAMPLES = 100  # most samples that run together: more gain nothing, and take memory
+_TRIAL_SAMPLES = 4  # samples of a batch in a trial
+_CLOSE = 1e-6  # rounding errors in double precision are far below, differences by mixed samples far above
+_JOINED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # results of trials
 
 
 class NormSums:
@@ -41,7 +41,7 @@ class NormSums:
         for name, norm in norms:
             norm.train()
             norm.track_running_stats = True
-            norm.momentum = 1.0  # running statistics become those of the last batch, in the variance's unbiased form
+            norm.momentum = 1.0  # running statistics become those of the last batch, with unbiased variance
             norm.forward = partial(self._apart, name, norm, norm.forward, len(parts))  # type: ignore[method-assign]
         try:
             model(torch.cat(list(parts)) if len(parts) > 1 else parts[0])
@@ -58,17 +58,17 @@ class NormSums:
             outputs.append(forward(part))
             for key, value in ((f"{name}.running_mean", norm.running_mean), (f"{name}.running_var", norm.running_var)):
                 assert value is not None
-                copy_of = exact(value)  # the next batch writes over it
-                self.sums[key] = self.sums[key] + copy_of if key in self.sums else copy_of
+                copied = exact(value)  # the next batch overwrites it
+                self.sums[key] = self.sums[key] + copied if key in self.sums else copied
                 self.uses[key] += 1
         return torch.cat(outputs) if parts > 1 else outputs[0]
 
 
 def runs_of_one_shape(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Batches of one shape that follow each other, as many as may run together."""
+    """Yield lists of consecutive batches of one shape, as many as may run together."""
     waiting: list[Tensor] = []
     for batch in batches:
-        if waiting and (batch.shape != waiting[0].shape or (len(waiting) + 1) * len(batch) > _SAMPLES):
+        if waiting and (batch.shape != waiting[0].shape or (len(waiting) + 1) * len(batch) > _MAX_SAMPLES):
             yield waiting
             waiting = []
         waiting.append(batch)
@@ -77,24 +77,24 @@ def runs_of_one_shape(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
-    """Whether batches may run through a model together: found by trying, once, in double precision.
+    """Return whether batches may run through a model together, by a trial in double precision that is made once.
 
-    Not where its forward looks at the number of samples, or mixes samples elsewhere than in norms.
+    They may not if the forward depends on the number of samples, or mixes samples elsewhere than in norms.
     """
     if model not in _JOINED:
         try:
-            with drawing(torch.Generator().manual_seed(0)):  # for a forward that draws, too
+            with drawing(torch.Generator().manual_seed(0)):  # for models that draw random numbers
                 _JOINED[model] = _agree(copy.deepcopy(model).cpu().double(), batches)
-        except Exception:  # whatever a forward does with what it does not expect; what is wrong anyway comes again
+        except Exception:  # a forward may fail in any way here; errors of the model itself will be raised again
             _JOINED[model] = False
     return _JOINED[model]
 
 
 def _agree(model: nn.Module, batches: Sequence[Tensor]) -> bool:
-    """Whether two batches give the same statistics together and one by one."""
-    for parameter in model.parameters():  # with noise, as weights of zero, and samples that are alike, hide mixing
+    """Return whether two batches give the same statistics together and one by one."""
+    for parameter in model.parameters():  # add noise, as zero weights and equal samples would hide mixing
         parameter.nan_to_num_(0, 0, 0).add_(0.1 * torch.randn_like(parameter))
-    parts = [batch[:_TRIED].cpu() for batch in batches[:2]]
+    parts = [batch[:_TRIAL_SAMPLES].cpu() for batch in batches[:2]]
     if parts[0].is_floating_point():
         parts = [part.double() + torch.randn_like(part, dtype=torch.float64) for part in parts]
     one_by_one, together = NormSums(), NormSums()

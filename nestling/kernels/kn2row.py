@@ -1,10 +1,10 @@
-"""Convolutions of small images as matrix products, one for every place of the kernel.
+"""Convolutions of small images as matrix products, one for every position of the kernel.
 
-The last layers of wide nets see images of a few pixels through kernels of megabytes. PyTorch's convolutions are made
-for larger images: they bring such a kernel into an order of their own in every step, and multiply it by the padding,
-too, which is a third of all products where 3×3 places meet 4×4 pixels. Here each place of the kernel is one product
-with the pixels that it meets. The field calls that kn2row (Vasudevan et al., Parallel Multi Channel Convolution using
-General Matrix Multiplication, 2017); what it gains is in docs/performance.md.
+In the last layers of wide nets, images have few pixels and kernels have megabytes. PyTorch's convolutions are made for
+larger images: they reorder such a kernel in every step, and multiply it by the padding too, which is a third of all
+products for 3×3 kernels and 4×4 pixels. Here each position of the kernel is one product with the pixels that it covers,
+known as kn2row (Vasudevan et al., Parallel Multi Channel Convolution using General Matrix Multiplication, 2017);
+docs/performance.md has the gains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Derivatives = tuple[Tensor | None, Tensor | None, Tensor | None]  # of images, w
 
 @dataclass(frozen=True)
 class _Place:
-    """A place of a kernel, and which pixels it reads and adds to: indices of (images, height, width, channels)."""
+    """A kernel position, and the pixels that it reads and adds to: indices of (images, height, width, channels)."""
 
     at: tuple[slice, slice, int, int]
     reads: tuple[slice, slice, slice]
@@ -34,7 +34,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Geometry:
-    """The height and width of what a convolution writes, and all places of its kernel that meet a pixel."""
+    """The output height and width of a convolution, and all positions of its kernel that cover a pixel."""
 
     stride: Pair
     padding: Pair
@@ -43,11 +43,11 @@ class _Geometry:
 
 
 class Kn2row(nn.Conv2d):
-    """A convolution for which `can_be_products` holds, as products; its tensors have the names and shapes they had."""
+    """A convolution for which `can_be_products` holds, as products; names and shapes of its tensors are unchanged."""
 
     @staticmethod
     def become(layer: nn.Conv2d) -> None:
-        """Turn a layer into one of this kind, with its weights in memory as the products read them.
+        """Turn a layer into one of this class, with its weights in the memory order of the products.
 
         >>> layer, images = nn.Conv2d(8, 4, 3, padding=1), torch.randn(2, 8, 3, 3)
         >>> before = layer(images)
@@ -60,7 +60,7 @@ class Kn2row(nn.Conv2d):
         unguard(layer)  # products are safe
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map (images, channels, height, width) to the same of the output, channels last in memory."""
+        """Return the convolution of (images, channels, height, width), channels last in memory."""
         if input.dim() != 4 or transforms_active():  # one image; inside of torch.func.vmap
             with SafeKernels():
                 return super().forward(input)
@@ -70,7 +70,7 @@ class Kn2row(nn.Conv2d):
 
 
 def can_be_products(layer: nn.Conv2d) -> bool:
-    """Whether a layer is a plain convolution: no groups, no dilation, padded with a number of zeros.
+    """Return whether a layer is a plain convolution: no groups, no dilation, a number of zeros as padding.
 
     >>> can_be_products(nn.Conv2d(4, 4, 3, padding=1)), can_be_products(nn.Conv2d(4, 4, 3, groups=2))
     (True, False)
@@ -96,7 +96,7 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         images, weight = ctx.saved_tensors
-        derivatives = _again if torch.is_grad_enabled() else _derivatives
+        derivatives = _differentiable_derivatives if torch.is_grad_enabled() else _derivatives
         return *derivatives(slope, images, weight, ctx.geometry, ctx.needs_input_grad[:3]), None
 
 
@@ -105,8 +105,8 @@ def _derivatives(
 ) -> Derivatives:
     slope, pixels = (one.permute(0, 2, 3, 1).contiguous() for one in (slope, images))
     of_pixels = torch.zeros_like(pixels) if wanted[0] else None
-    all_meet = len(geometry.places) == weight.shape[2:].numel()  # or else some of the kernel meets padding alone
-    of_weight = (torch.empty_like if all_meet else torch.zeros_like)(weight) if wanted[1] else None
+    all_used = len(geometry.places) == weight.shape[2:].numel()  # otherwise some positions cover only padding
+    of_weight = (torch.empty_like if all_used else torch.zeros_like)(weight) if wanted[1] else None
     for place in geometry.places:
         came = slope[place.adds].flatten(0, 2)
         if of_weight is not None:
@@ -118,22 +118,22 @@ def _derivatives(
     return of_images, of_weight, slope.sum((0, 1, 2)) if wanted[2] else None
 
 
-def _again(
+def _differentiable_derivatives(
     slope: Tensor, images: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]
 ) -> Derivatives:
-    """The same by PyTorch's kernels, which have derivatives themselves: for losses that ask for those."""
-    found: Derivatives = torch.ops.aten.convolution_backward(
+    """Return the same by PyTorch's kernels, which can be differentiated again: for second derivatives."""
+    derivatives: Derivatives = torch.ops.aten.convolution_backward(
         *(slope, images, weight, [len(weight)]),
         *(geometry.stride, geometry.padding, (1, 1), False, (0, 0), 1, wanted),
     )
-    return found
+    return derivatives
 
 
 @cache
 def _geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair) -> _Geometry:
     sizes = list(zip(image, kernel, stride, padding, strict=True))
     height, width = ((size + 2 * pad - places) // step + 1 for size, places, step, pad in sizes)
-    rows, columns = (_met(*along, result) for along, result in zip(sizes, (height, width), strict=True))
+    rows, columns = (_covered(*along, result) for along, result in zip(sizes, (height, width), strict=True))
     every = slice(None)
     places = tuple(
         _Place((every, every, row, column), (every, reads, reads_too), (every, adds, adds_too))
@@ -143,17 +143,17 @@ def _geometry(image: Pair, kernel: Pair, stride: Pair, padding: Pair) -> _Geomet
     return _Geometry(stride, padding, (height, width), places)
 
 
-def _met(image: int, kernel: int, stride: int, padding: int, result: int) -> list[tuple[int, slice, slice]]:
-    """Along one dimension: the places that meet a pixel, what each reads, and what it adds to.
+def _covered(image: int, kernel: int, stride: int, padding: int, result: int) -> list[tuple[int, slice, slice]]:
+    """Return the kernel positions of one dimension that cover a pixel, with the pixels that each reads and adds to.
 
-    >>> _met(image=4, kernel=3, stride=1, padding=1, result=4)[0]
+    >>> _covered(image=4, kernel=3, stride=1, padding=1, result=4)[0]
     (0, slice(0, 3, 1), slice(1, 4, None))
     """
-    found = []
+    covered = []
     for place in range(kernel):
-        first = max(0, -((place - padding) // stride))  # rounded up: before it, the place meets padding
+        first = max(0, -((place - padding) // stride))  # rounded up: before it, the position covers padding
         last = min(result - 1, (image - 1 + padding - place) // stride)
         if first <= last:
             start = first * stride + place - padding
-            found.append((place, slice(start, last * stride + place - padding + 1, stride), slice(first, last + 1)))
-    return found
+            covered.append((place, slice(start, last * stride + place - padding + 1, stride), slice(first, last + 1)))
+    return covered

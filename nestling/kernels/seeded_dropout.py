@@ -1,4 +1,4 @@
-"""Dropout that draws from the generator of `nestling.draws.drawing`, and whether a model draws anything else."""
+"""Dropout that draws from the generator of `nestling.draws.drawing`, and a test for other draws of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nestling.draws import counted_draws, current_generator
 
 
 class SeededDropout(nn.Dropout):
-    """`nn.Dropout`, number by number, with a generator of its own where one is set for this thread.
+    """`nn.Dropout`, with the same numbers, that draws from the generator of this thread if one is set.
 
     >>> from nestling.draws import drawing
     >>> layer, images = nn.Dropout(0.5), torch.ones(2, 3)
@@ -36,14 +36,14 @@ class SeededDropout(nn.Dropout):
 
 @dataclass(frozen=True)
 class Draws:
-    """Whether a model draws random numbers elsewhere than in `SeededDropout`, when it trains and when it is tested."""
+    """Whether a model draws random numbers outside of `SeededDropout`, in training and in tests."""
 
     training: bool
     testing: bool
 
 
 def seed_dropout(model: nn.Module) -> None:
-    """Let the dropout layers of a model draw from `nestling.draws.current_generator`, in place."""
+    """Make the dropout layers of a model draw from `nestling.draws.current_generator`, in place."""
     for module in model.modules():
         if type(module) is nn.Dropout:
             module.__class__ = SeededDropout
@@ -51,7 +51,7 @@ def seed_dropout(model: nn.Module) -> None:
 
 @torch.no_grad()
 def find_draws(model: nn.Module, *example: Tensor) -> Draws:
-    """Return whether a model draws random numbers by itself: found by running a copy of it on `example`.
+    """Return whether a model draws random numbers by itself, by running a copy of it on `example`.
 
     >>> find_draws(nn.Sequential(nn.Dropout2d(0.5)), torch.zeros(2, 3, 4, 4))
     Draws(training=True, testing=False)
@@ -59,12 +59,12 @@ def find_draws(model: nn.Module, *example: Tensor) -> Draws:
     twin = copy.deepcopy(model)
     for module in twin.modules():
         if isinstance(module, SeededDropout):
-            module.p = 0.0  # it asks for the generator itself
-    found = {}
+            module.p = 0.0  # its draws do not count
+    draws = {}
     for training in (True, False):
         twin.train(training)
         try:
-            found[training] = counted_draws(lambda: twin(*example))[1] > 0
-        except Exception:  # whatever is wrong with this forward comes again, and with more to say, when it is used
-            found[training] = True
-    return Draws(found[True], found[False])
+            draws[training] = counted_draws(lambda: twin(*example))[1] > 0
+        except Exception:  # it will be raised again, with more context, when the model is used
+            draws[training] = True
+    return Draws(draws[True], draws[False])

@@ -1,4 +1,4 @@
-"""What makes training fast or safe beyond plain PyTorch, whether it is in use here, and why."""
+"""The features that make training faster or safer than plain PyTorch: whether each is in use, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nestling.torch_private import has_fused_sgd, knows_transforms, replaced
 
 
 class SpeedLayer(NamedTuple):
-    """One of them: its name, whether it is on, and the reason in a sentence."""
+    """A feature: its name, whether it is on, and the reason in a sentence."""
 
     name: str
     on: bool
@@ -17,7 +17,7 @@ class SpeedLayer(NamedTuple):
 
 
 def speed_layers(accelerate: Literal["auto", "off"] = "auto") -> list[SpeedLayer]:
-    """Return all of them, as a run with this setting would use them on this machine's CPU.
+    """Return all features, as a run with this setting would use them on this machine's CPU.
 
     Replacements of unsafe kernels come first: they are on whatever the setting is.
 
@@ -50,18 +50,18 @@ _SAFE = [
 ]
 
 
-def _fast(wanted: bool) -> list[SpeedLayer]:
-    """What the setting accelerate switches."""
+def _fast(on: bool) -> list[SpeedLayer]:
+    """Return the features that the setting accelerate switches."""
     layers = [
         ("channels-last memory", True, "convolutions of images are faster so, but for wide ones"),
         ("convolutions as products", knows_transforms(), "wide convolutions of small images are faster so"),
         ("fused SGD", has_fused_sgd(), "one pass over all weights takes a step"),
         ("cross-entropy of many classes", True, "its gradient is written once"),
-        ("cohorts", True, "small clients of one shape train together, as the setting cohort says"),
+        ("cohorts", True, "small clients of one shape train together, as the setting group_clients says"),
         ("joined batches", True, "small batches run together for the statistics of norms"),
         ("samples made ready at once", True, "few samples of a client that are not augmented"),
     ]
-    if not wanted:
+    if not on:
         return [SpeedLayer(name, False, "accelerate=off") for name, _, _ in layers]
     missing = "PyTorch's private function for it is missing, or answers otherwise than it should"
     return [SpeedLayer(name, works, why if works else missing) for name, works, why in layers]

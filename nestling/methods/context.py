@@ -1,7 +1,6 @@
-"""What a method's hooks see: `Setup` (the whole experiment), `RoundContext` (a round) and `ClientContext` (a client).
+"""The arguments of hooks: `Setup` (the whole experiment), `RoundContext` (a round) and `ClientContext` (a client).
 
-`Setup` holds the facts that the server and the devices share. It holds no data: a real device has its own samples and
-knows nothing of anybody else's.
+`Setup` holds what the server and the devices share. It holds no data: a real device has only its own samples.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data.federated import ClientData
 from nestling.fleet import Level
 from nestling.methods.frozen import frozen_names
@@ -28,7 +28,6 @@ from nestling.tasks.task import OutputMask, Task
 if TYPE_CHECKING:
     from nestling.methods.method import Method
 
-State = Mapping[str, Tensor]
 Owner = Literal["client", "submodel", "statistics"]
 
 
@@ -41,11 +40,11 @@ class Setup:
     model, axes
         The global model with its initial weights, and its axes.
     example
-        Two inputs of the model that hold nothing, (2, …).
+        Two inputs of the model with arbitrary values, (2, …).
     task
         What is learned and how it is measured.
     method
-        Who trains which slice, and what is special about it.
+        The method of federated learning.
     training, server, upload
         The settings of local training, of the server's step, and of uploads.
     select_rows
@@ -80,17 +79,17 @@ class Setup:
 
     @cached_property
     def user_frozen(self) -> frozenset[str]:
-        """The names that the user froze: not trained, not merged, not sent in rounds, whatever the method says."""
+        """The names of tensors that the user froze: never trained, merged or sent in rounds, whatever the method."""
         return frozen_names(self.model)
 
     @cached_property
     def output_axis(self) -> str | None:
-        """The axis along which the model gives its classes, where it has one."""
+        """The axis of the classes in the model's output; None if it has none."""
         return output_axis(self.axes, self.task.classes)
 
     @cached_property
     def token_axes(self) -> tuple[str, ...]:
-        """The axes along which the model looks up the words that it reads; models of other inputs have none."""
+        """The axes of embeddings that look up input words; empty for models of other inputs."""
         if self.example.is_floating_point():
             return ()
         random = torch_stream(0, "tokens")
@@ -99,18 +98,18 @@ class Setup:
 
     @cached_property
     def row_axes(self) -> tuple[str, ...]:
-        """The axes whose rows belong to single classes or words."""
+        """The axes whose rows each belong to one class or word."""
         return tuple(name for name in (self.output_axis, *self.token_axes) if name is not None)
 
     @cached_property
     def cut_axes(self) -> AxisMap:
-        """The axes by which slices are cut: the model's and, where clients select them, rows of classes and words."""
+        """The axes by which slices are cut: the model's and, if clients select rows, those of classes and words."""
         return thawed(self.axes, self.row_axes) if self.select_rows else self.axes
 
     def rows(self, held: Tensor) -> dict[str, Tensor]:
-        """Return the rows of the classes that a client holds, by axis; rows of special words belong to everyone.
+        """Return the rows of the classes that a client holds, by axis; all clients hold those of special words.
 
-        An empty dictionary means all rows: of a client that holds every class.
+        The result is empty if the client holds all classes: it then has all rows.
         """
         classes = self.task.classes
         if len(held) == classes:
@@ -120,7 +119,7 @@ class Setup:
 
     @cached_property
     def owners(self) -> dict[str, Owner]:
-        """The tensors that are not shared by all clients, by state name: who has its own of them."""
+        """The tensors that are not shared by all clients: state name → owner."""
         owners = self.method.owners(self)
         return {name: owner for name, owner in owners.items() if name not in self.user_frozen}
 
@@ -136,7 +135,7 @@ class Setup:
 
     @cached_property
     def norm_statistics(self) -> frozenset[str]:
-        """The names of statistics that training does not use: clients are asked for them before tests."""
+        """The names of statistics that training does not use: clients measure them before tests."""
         return self.method.norm_statistics(self)
 
     @cached_property
@@ -151,27 +150,27 @@ class Setup:
 
     @cached_property
     def initial_method_state(self) -> State:
-        """What the server keeps for the method before the first round."""
+        """The server state of the method before the first round."""
         return self.method.init(self, derive(self.seed, "notes"))
 
     def submodel_plan(self, ratio: float, method_state: State | None = None) -> Plan:
-        """Return the sub-model of a level that is tested and exported; without a state, as before the first round."""
+        """Return the sub-model of a level that is tested and exported; without a state, that before the first round."""
         state = self.initial_method_state if method_state is None else method_state
         return self.method.plan.submodel_plan(self, state, ratio)
 
     def global_plan(self, method_state: State | None = None) -> Plan:
-        """Return the global model: everything, or the part of it that all clients train alike (FedPruned)."""
+        """Return the plan of the global model: everything, or the one slice that all clients train (FedPruned)."""
         return Plan(key="full") if self.method.plan.by_level else self.submodel_plan(1.0, method_state)
 
     def weight(self, who: Participant) -> float:
-        """Return how much a client counts in the merge."""
-        chosen = self.server.weighting
-        chosen = self.method.weighting if chosen == "method" else chosen
-        return {"none": 1.0, "samples": float(who.samples), "width": who.level.ratio}[chosen]
+        """Return the weight of a client in the merge."""
+        weighting = self.server.weighting
+        weighting = self.method.weighting if weighting == "method" else weighting
+        return {"none": 1.0, "samples": float(who.samples), "width": who.level.ratio}[weighting]
 
     @property
     def proximal(self) -> float:
-        """FedProx's μ of the method and of the settings together."""
+        """FedProx's μ: the sum of the method's and of the settings'."""
         return self.method.proximal + self.training.proximal
 
 
@@ -184,13 +183,13 @@ class Participant:
     client
         Its number.
     level
-        What its device can carry in this round.
+        The level of its device in this round.
     samples
-        How many samples it trains on.
+        The number of its samples.
     seed
-        Differs from client to client and round to round, and is the same whenever the experiment is repeated.
+        A seed for this client and round, the same whenever the experiment is repeated.
     held
-        The classes that it holds, where clients select rows; else None.
+        The classes that it holds, if clients select rows; else None.
     """
 
     client: int
@@ -213,11 +212,11 @@ class RoundContext:
     before
         The global model before the round.
     method_state
-        What the server keeps for the method.
+        The server state of the method.
     public
-        Samples without labels that the server may use; None without any.
+        Samples without labels that the server may use; None if there are none.
     seed
-        Differs from round to round, and is the same whenever the experiment is repeated.
+        A seed for this round, the same whenever the experiment is repeated.
     """
 
     setup: Setup
@@ -238,8 +237,7 @@ class Merged:
     model
         Name → tensor.
     gathered
-        Returns the weight that each coordinate of a tensor gathered in this round, in its shape; 0 where nobody held
-        it.
+        Returns, by name, the total weight of the clients that held each coordinate of a tensor, in its shape.
     """
 
     model: dict[str, Tensor]
@@ -248,14 +246,14 @@ class Merged:
 
 @dataclass(frozen=True, eq=False)
 class AfterMerge:
-    """What a method makes of the merged model.
+    """The result of a method's `after_merge`.
 
     Attributes
     ----------
     model, method_state
-        The global model to go on with, and what the server keeps for the method.
+        The global model and the server state of the method for the next round.
     networks
-        Other networks of this round, tested beside the model if the round is evaluated: name → plan, weights.
+        Other networks of this round, tested too if the round is evaluated: name → plan, weights.
     """
 
     model: dict[str, Tensor]
@@ -280,11 +278,11 @@ class ClientContext:
     client_state
         What the client kept from earlier rounds: ``kind/tensor`` → value.
     mask
-        The classes that its loss is about; None for all.
+        The mask of the classes in its loss; None for all classes.
     draw
-        Its own random numbers of this round, for losses that draw.
+        The client's random generator of this round, for losses that draw.
     workspace
-        Memory that is used again for the next batch or client; it lives as long as the model.
+        A cache that lives as long as the model, for all batches and clients that use it.
     """
 
     setup: Setup

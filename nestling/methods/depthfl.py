@@ -1,24 +1,25 @@
-"""DepthFL: the smaller the device, the fewer of the first stages it trains, with classifiers that teach each other.
+"""DepthFL: the smaller the device, the fewer of the first stages it trains; their classifiers learn from each other.
 
 Kim, Yu, Kim, Moon, DepthFL: Depthwise Federated Learning for Heterogeneous Clients, ICLR 2023.
 
 Variants
 --------
-- ``full``: a classifier after every stage. A client trains the first stages and their classifiers, by the sum of their
-  cross-entropies and of what each is told by the others. A sub-model answers with the mean of its classifiers'
-  probabilities. The model's stages must lie inside one another, as those of ``resnet18-exits`` do.
-- ``plain``: NeFL's reduced version (Kang et al., B.3), on any residual net: no further classifiers, no distillation,
-  the first blocks in a row. Of a block left out the shortcut stays, so that shapes fit the one classifier.
+- ``full``: a classifier after every stage. A client trains the first stages and their classifiers (`StagePrefixPlan`).
+  The loss is the sum of the classifiers' cross-entropies and of their divergences from each other (`Exits.loss`). A
+  sub-model predicts the mean of its classifiers' probabilities (`Exits.predict`). The stages must be nested modules, as
+  those of ``resnet18-exits`` are.
+- ``plain``: NeFL's reduced version (Kang et al., B.3), for any residual net: one classifier, no distillation, the first
+  consecutive blocks. A dropped block keeps its shortcut, so that shapes fit the classifier.
 
 Departures
 ----------
-- A level is a share of the parameters, as in NeFL's comparison: a client gets as many stages (or blocks) as come
-  nearest to it, and at least the first.
-- The classifier that teaches is held fixed: each learns from what the others say, and none changes in order to be
-  learned from. NeFL calls it "self-distillation", in which a teacher is given.
-- Norms are static (`nestling.methods.parts.static_norms`), and shared also in ``plain``, where NeFL gave each sub-model
+- A level is a share of the parameters, as in NeFL's comparison: a client gets the number of stages (or blocks) whose
+  share is nearest to it, and at least the first.
+- No gradient flows into the teacher of a divergence: every classifier learns from the others' predictions, and none
+  changes in order to be easier to learn from.
+- Norms are static (`nestling.methods.parts.static_norms`), and shared in ``plain`` too, where NeFL gave each sub-model
   its own.
-- FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option, and off unless asked for: NeFL
+- FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option and off by default: NeFL
   compares DepthFL without it.
 """
 
@@ -36,15 +37,14 @@ from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
-from nestling.cut.extract import gone
+from nestling.cut.extract import State, dropped_names
 from nestling.errors import MethodError, nearest
 from nestling.kernels.cross_entropy import correct
-from nestling.methods.context import ClientContext, Setup, State
+from nestling.methods.context import ClientContext, Setup
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method
 from nestling.methods.part import Inner, Part, PlanPart
 from nestling.methods.parts.static_norms import StaticNorms
-from nestling.methods.rows import OUTPUT
 from nestling.tasks.class_loss import count_targets, masked
 from nestling.tasks.task import Batch, LossResult
 
@@ -61,7 +61,8 @@ class StagePrefixPlan(PlanPart):
         del method_state
         if not _has_exits(setup.axes):
             raise MethodError(f"{_NEEDS}: for other residual nets there is variant='plain'")
-        return _prefix(setup, ratio, [(block,) for block in setup.axes.blocks], at_least=0)  # the first is no block
+        # the first stage is always there, so it is not among the blocks
+        return _prefix(setup, ratio, [(block,) for block in setup.axes.blocks], at_least=0)
 
 
 @dataclass(frozen=True)
@@ -87,41 +88,38 @@ class Exits(Part):
     distill
         Whether the classifiers learn from each other.
     ramp
-        The round from which on distillation counts in full; 0 for always.
+        The first round in which distillation has its full weight; 0 for full weight from the start.
     """
 
     distill: bool = True
     ramp: int = 300
 
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
-        """Return the sum of the classifiers' cross-entropies, and of their divergences from each other.
-
-        That is Σ CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1), of means over the batch.
-        """
+        """Return Σ_i CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1) of n classifiers, each a mean over the batch."""
         del inner
         inputs, targets = batch
         held = None if client.mask is None else client.mask.held
-        answers = [masked(logits, held) for logits in exits(client.model(inputs))]
-        loss = torch.stack([F.cross_entropy(logits, targets) for logits in answers]).sum()
-        if self.distill and len(answers) > 1:
-            logs = [logits.log_softmax(-1) for logits in answers]
+        outputs = [masked(logits, held) for logits in exits(client.model(inputs))]
+        loss = torch.stack([F.cross_entropy(logits, targets) for logits in outputs]).sum()
+        if self.distill and len(outputs) > 1:
+            logs = [logits.log_softmax(-1) for logits in outputs]
             divergences = [
                 F.kl_div(student, teacher.detach(), reduction="batchmean", log_target=True)
                 for student in logs
                 for teacher in logs
                 if student is not teacher
             ]
-            loss = loss + ramp_up(client.round, self.ramp) / (len(answers) - 1) * torch.stack(divergences).sum()
-        hits = correct(ensemble(answers).detach(), targets).sum()
+            loss = loss + ramp_up(client.round, self.ramp) / (len(outputs) - 1) * torch.stack(divergences).sum()
+        hits = correct(ensemble(outputs).detach(), targets).sum()
         return LossResult(loss, count_targets(targets), hits)
 
     def predict(self, output: Any) -> Tensor:
-        """Return the logits of the classifiers of a sub-model together."""
+        """Return the logarithm of the mean of the classifiers' probabilities."""
         return ensemble(exits(output))
 
 
 def ramp_up(round: int, ramp: int) -> float:
-    """How much distillation counts in a round: little at first, when there is nothing to learn from each other.
+    """Return the weight of distillation in a round: small at first, when the classifiers know little.
 
     >>> ramp_up(300, 300), round(ramp_up(150, 300), 4)
     (1.0, 0.2865)
@@ -130,20 +128,20 @@ def ramp_up(round: int, ramp: int) -> float:
 
 
 def exits(output: object) -> list[Tensor]:
-    """The logits of the classifiers that a sub-model has: one that is gone repeats the last that is there."""
+    """Return the logits of a sub-model's classifiers; the model's output repeats the last one for dropped stages."""
     if not isinstance(output, tuple | list):
         raise MethodError(f"{_NEEDS}, that returns a tuple of logits, and not a {type(output).__name__}")
-    return list(dict.fromkeys(output))  # a tensor is a key by itself, whatever its values
+    return list(dict.fromkeys(output))  # tensors are compared by identity here, not by value
 
 
-def ensemble(output: Iterable[Tensor]) -> Tensor:
-    """The logarithm of the mean of the classifiers' probabilities, (samples, classes).
+def ensemble(outputs: Iterable[Tensor]) -> Tensor:
+    """Return the logarithm of the mean of the classifiers' probabilities, (samples, classes).
 
     >>> sure, unsure = torch.tensor([[0.9, 0.1]]).log(), torch.tensor([[0.5, 0.5]]).log()
     >>> ensemble([sure, unsure]).exp()
     tensor([[0.7000, 0.3000]])
     """
-    logs = torch.stack([logits.log_softmax(-1) for logits in output])
+    logs = torch.stack([logits.log_softmax(-1) for logits in outputs])
     return logs.logsumexp(0) - math.log(len(logs))
 
 
@@ -157,7 +155,7 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, fe
     distill
         Whether the classifiers learn from each other; ``plain`` has only one.
     ramp
-        The round from which on distillation counts in full; 0 for always.
+        The first round in which distillation has its full weight; 0 for full weight from the start.
     feddyn
         α of FedDyn's regulariser; 0 for none.
 
@@ -178,14 +176,15 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, fe
 
 
 def _has_exits(axes: AxisMap) -> bool:
-    """Whether the model returns more than one tensor, and its blocks lie inside one another."""
+    """Return whether the model returns several tensors, and its blocks are nested."""
     blocks = list(axes.blocks)
-    inside = all(inner.startswith(f"{outer}.") for outer, inner in pairwise(blocks))
-    return bool(blocks) and inside and list(axes.frozen.values()).count(OUTPUT) > 1
+    nested = all(inner.startswith(f"{outer}.") for outer, inner in pairwise(blocks))
+    outputs = sum(axis.role == "output" for axis in axes.table.values())
+    return bool(blocks) and nested and outputs > 1
 
 
 def _groups(blocks: Iterable[str]) -> list[tuple[str, ...]]:
-    """Blocks in groups: those with the same number in a list, such as attention and MLP, go together."""
+    """Return the blocks in groups: those with the same index in a module list, such as attention and MLP, together."""
     groups: dict[str, list[str]] = {}
     for block in blocks:
         words = block.split(".")
@@ -196,7 +195,7 @@ def _groups(blocks: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _prefix(setup: Setup, ratio: float, groups: list[tuple[str, ...]], at_least: int) -> Plan:
-    """Return the plan that keeps the first of some groups of blocks, as many as come nearest to the level."""
+    """Return the plan that keeps the first groups of blocks: the number of them whose size is nearest to the level."""
     axes = setup.axes
     sizes = {name: math.prod(axes.dims[name].shape) for name in setup.parameters if name not in axes.tied}
     whole = sum(sizes.values())
@@ -205,10 +204,10 @@ def _prefix(setup: Setup, ratio: float, groups: list[tuple[str, ...]], at_least:
         return [block for group in groups[:count] for block in group]
 
     def distance(count: int) -> float:
-        held = whole - sum(sizes.get(name, 0) for name in gone(axes, kept(count)))
+        held = whole - sum(sizes.get(name, 0) for name in dropped_names(axes, kept(count)))
         return abs(held - ratio * whole)
 
-    count = min(range(at_least, len(groups) + 1), key=distance)  # of two as near, the smaller
+    count = min(range(at_least, len(groups) + 1), key=distance)  # the smaller of two equally near ones
     if ratio == 1 or count == len(groups):
         return Plan(key="full")
     return Plan(blocks=kept(count), key=f"depth{count}")

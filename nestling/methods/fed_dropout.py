@@ -1,10 +1,10 @@
 """Federated Dropout: every device trains a random set of channels, drawn anew each round.
 
 Caldas et al., Expanding the Reach of Federated Learning by Reducing Client Resource Requirements, 2018; with a width
-per client, as the baseline of FedRolex (2022).
+per client, as in the baseline of FedRolex (§3.3.1, Eq. 5).
 
 Departures: one set is drawn per axis, not per layer, so layers that are added to each other keep the same channels. In
-the authors' code of FedRolex each convolution draws its own, and identity skips add unrelated channels.
+the code of FedRolex's authors each convolution draws its own set, and identity skips add unrelated channels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nestling.methods.part import PlanPart
 
 @dataclass(frozen=True)
 class RandomPlan(PlanPart):
-    """A random set of every axis, drawn for each client and round."""
+    """A random set of units of every axis, drawn for each client and round (FedRolex, Eq. 5)."""
 
     def plan(self, round: RoundContext, who: Participant) -> Plan:
-        """Return the set of a client."""
+        """Return the units that a client trains."""
         return plan(round.setup.axes, who.level.ratio, "random", seed=who.seed)
 
 

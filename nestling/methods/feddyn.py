@@ -1,18 +1,19 @@
-"""FedDyn: clients' losses are tilted until all of them have their minimum where the sum of them has it.
+"""FedDyn: a linear term in each client's loss moves its minimum to that of the mean loss of all clients.
 
-Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1. It goes with a method of any
-slices (`with_feddyn`); DepthFL uses it (Kim et al., ICLR 2023).
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1. It can be added to a method
+with any slices (`with_feddyn`); DepthFL uses it (Kim et al., ICLR 2023).
 
-A client minimises L_k(θ) − ⟨g_k, θ⟩ + α/2 ‖θ − θ_t‖² and remembers g_k ← g_k − α (θ_k − θ_t), which becomes the
-gradient of its own loss. The server keeps h, the mean of all clients' g, and sends out the mean of their weights less
-h / α.
+A client minimises L_k(θ) − ⟨g_k, θ⟩ + α/2 ‖θ − θ_t‖² (`loss`) and keeps g_k ← g_k − α (θ_k − θ_t), which approaches the
+gradient of L_k (`finish`). The server keeps h, the mean of all clients' g, and sends the mean of the weights minus
+h / α (`after_merge`).
 
 Departures
 ----------
-- Clients hold slices, so everything is done coordinate by coordinate: those who did not hold one in a round change
-  neither their g nor h there, and what nobody held keeps its value. m, by which h is a mean, is always the number of
-  all clients: where only some can hold a coordinate, its h is smaller by a constant, and zero at the same weights.
-- Statistics of norms are no parameters, and are averaged as ever.
+- Clients hold slices, so everything is computed per coordinate. A client that did not hold a coordinate in a round
+  changes neither its g nor h there, and a coordinate that nobody held keeps its value. h always divides by the number
+  of all clients: where only some can hold a coordinate, its h is smaller by a constant factor, and zero at the same
+  weights.
+- Statistics of norms are not parameters, and are averaged as usual.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nestling.methods.method import Method
 from nestling.methods.part import Inner, Part
 from nestling.tasks.task import Batch, LossResult
 
-_KIND = "feddyn/"  # in front of a tensor's name: what is kept of it
+_KIND = "feddyn/"  # prefix of the names under which g_k and h are kept
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class FedDyn(Part):
 
     @property
     def extendable(self) -> bool:
-        """Nothing depends on the number of rounds."""
+        """Return True: nothing depends on the number of rounds."""
         return True
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise where clients do not share all parameters, or the server does not take their plain mean."""
+        """Raise an error unless clients share all parameters and the server takes their unweighted mean."""
         del public
         server, name = setup.server, setup.method.name
         if server.optimizer != "average" or server.weighting not in ("method", "none"):
@@ -66,7 +67,7 @@ class FedDyn(Part):
             raise ConfigError(f"feddyn needs parameters that all clients share, and {own[0]} of {name} is not")
 
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
-        """Return the loss less ⟨g_k, θ⟩; the training loop adds the squared distance."""
+        """Return the loss minus ⟨g_k, θ⟩; the training loop adds α/2 ‖θ − θ_t‖²."""
         loss = inner(batch)
         terms = [
             (client.client_state[_KIND + name] * parameter).sum()
@@ -85,10 +86,10 @@ class FedDyn(Part):
 
     @torch.no_grad()
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Update h, and take h / α off the weights wherever somebody held them."""
+        """Update h ← h − α/m Σ_k (θ_k − θ_t), and subtract h / α from the weights that some client held."""
         setup, model, state = round.setup, dict(merged.model), dict(round.method_state)
         for name in sorted(setup.parameters - setup.axes.tied.keys()):
-            count = merged.gathered(name).to(model[name].dtype)  # clients count alike
+            count = merged.gathered(name).to(model[name].dtype)  # all clients have weight 1
             moved = (model[name] - round.before[name]) * count
             h = state.get(_KIND + name, torch.zeros_like(moved)) - self.alpha / setup.clients * moved
             model[name] = torch.where(count > 0, model[name] - h / self.alpha, model[name])
@@ -104,9 +105,9 @@ def with_feddyn(method: Method, alpha: float) -> Method:
     Parameters
     ----------
     method
-        A method that shares all of its parameters among all clients; all of them count alike from now on.
+        A method whose clients share all parameters; in the result, all clients have the same weight.
     alpha
-        FedDyn's α, above 0: how much clients are held to the weights they were sent. Acar et al. use 0.01 to 0.1.
+        FedDyn's α, above 0: how strongly clients are kept near the weights they received. Acar et al. use 0.01 to 0.1.
 
     Examples
     --------
@@ -115,11 +116,11 @@ def with_feddyn(method: Method, alpha: float) -> Method:
     0.1
     """
     reasons = {
-        "output_mask": "has a masked loss",
-        "finish": "keeps tensors of its own with clients",
+        "output_mask": "has a masked loss: set options.masked=false",
+        "finish": "already keeps tensors at its clients",
         "after_merge": "changes the model after the merge",
     }
     for hook, reason in reasons.items():
         if method.overriding(hook):
-            raise MethodError(f"feddyn does not go with {method.name}, which {reason}")
+            raise MethodError(f"feddyn cannot be combined with {method.name}, which {reason}")
     return replace(method, weighting="none").with_parts(FedDyn(alpha))

@@ -1,6 +1,6 @@
-"""FedMorphProx: FedMorph whose clients stay near the weights they were sent, as in FedProx.
+"""FedMorphProx: FedMorph with FedProx's term, which keeps clients near the weights they received.
 
-FedMorph (see fedmorph), appendix C.4: μ = 0.01, and data drawn from Dirichlet(0.4). Departures: those of FedMorph.
+FedMorph (nestling.methods.fedmorph), appendix C.4: μ = 0.01, data from Dirichlet(0.4). Departures: those of FedMorph.
 """
 
 from __future__ import annotations

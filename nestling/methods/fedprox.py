@@ -1,8 +1,8 @@
-"""FedProx: FedAvg with a term that holds clients near the weights they received.
+"""FedProx: FedAvg with a term that keeps clients near the weights they received.
 
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
 
-Departures: every client does the same number of epochs; the paper also allows inexact solutions by less work.
+Departures: every client trains for the same number of epochs; the paper also lets slow clients do less work.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ network at initialization".
 
 Departures
 ----------
-- Every axis keeps exactly the share `ratio` of its units, so the sub-network has about its square of the parameters.
-  The sizes in the paper's Table 1 (36.0 % and 35.3 % with 0.6) suggest that each unit is drawn for itself.
+- Every axis keeps exactly the share `ratio` of its units, so the sub-network has about ratio² of the parameters. The
+  sizes in the paper's Table 1 (36.0 % and 35.3 % with 0.6) suggest that each unit is drawn independently.
 - The global model that is tested and saved is the sub-network: nobody ever trains the rest.
 - Norms are static, as in FedAvg here.
 """
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from nestling.cut import Plan, plan
+from nestling.cut.extract import State
 from nestling.errors import MethodError
-from nestling.methods.context import Setup, State
+from nestling.methods.context import Setup
 from nestling.methods.method import Method
 from nestling.methods.part import PlanPart
 from nestling.methods.parts.masked_loss import MaskedLoss
@@ -29,13 +30,13 @@ from nestling.methods.parts.static_norms import StaticNorms
 
 @dataclass(frozen=True)
 class PrunedPlan(PlanPart):
-    """The same random set of every axis for all clients, in all rounds."""
+    """The same random set of units of every axis for all clients, in all rounds."""
 
     ratio: float
 
     @property
     def by_level(self) -> bool:
-        """All clients get the same."""
+        """Return False: all clients get the same slice."""
         return False
 
     def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:

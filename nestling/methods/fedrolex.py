@@ -1,15 +1,18 @@
-"""FedRolex: the window of channels that devices train moves on from round to round, until all were trained alike.
+"""FedRolex: the window of channels that devices train moves on every round, so that all channels are trained equally.
 
 Alam et al., FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022.
+
+A round (Algorithm 1): every client trains a window of each axis (Eq. 4), and the server averages every weight over the
+clients that held it (§3.2). The rest is HeteroFL's.
 
 Departures
 ----------
 - One window per axis: layers that are added to each other (residual streams) always roll together, and in attention the
   window rolls inside every head. The authors' code mixes heads.
 - Every coordinate is the mean of its clients; the authors' code weights norms and linear layers by client order.
-- Over a period all units are trained alike with step 1; with other steps only where the step shares no factor with the
-  axis's size (or one that divides the window).
-- Testing uses statistics of the clients (see nestling.methods.parts.static_norms), not those of test batches.
+- With step 1, all units are trained equally often over a period. With other steps, only if the step and the axis's size
+  have no common factor, or one that divides the window.
+- Tests use norm statistics of the clients (see nestling.methods.parts.static_norms), not those of test batches.
 """
 
 from __future__ import annotations

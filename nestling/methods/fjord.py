@@ -1,14 +1,17 @@
-"""FjORD: a device trains, batch by batch, widths drawn from those it can carry, so that narrower ones nest in wider.
+"""FjORD: for every batch a device draws one of the widths that it can carry, so narrow models nest in wide ones.
 
 Horváth et al., FjORD: Fair and Accurate Federated Learning under Heterogeneous Targets with Ordered Dropout,
 NeurIPS 2021.
 
+A client receives the first units of every axis. For each batch it draws a width up to its own and trains the model of
+that width inside its own (ordered dropout, §3); its full width is the teacher of narrower ones (self-distillation).
+
 Departures
 ----------
-- Statistics of norms are those of each width, because they are asked for per tested sub-model
+- Every width has its own norm statistics, because they are measured for each tested sub-model
   (nestling.methods.parts.static_norms); affine parameters are shared by slice.
 - Weight decay and momentum act on all weights of the client's sub-model, also on those outside the width of the batch.
-- Distillation uses temperature 1 and equal weights of the two terms (§3.3 leaves both open).
+- Distillation uses temperature 1, and adds the two terms with equal weights.
 """
 
 from __future__ import annotations
@@ -33,12 +36,12 @@ from nestling.tasks.task import Batch, LossResult
 
 @dataclass(frozen=True)
 class OrderedDropout(Part):
-    """The loss at a width drawn for each batch from those up to the client's own (§3.2), with distillation (§3.3).
+    """The loss at a width that is drawn for each batch, up to the client's own, with self-distillation (§3).
 
     Attributes
     ----------
     distill
-        Whether the client's full width teaches the width that was drawn.
+        Whether the client's full width is the teacher of the width that was drawn.
     widths
         The widths to draw from, increasing; empty for the levels of the fleet.
     """
@@ -47,7 +50,7 @@ class OrderedDropout(Part):
     widths: tuple[float, ...] = ()
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise for tasks without classes: distillation and the nested loss compare logits."""
+        """Raise an error for tasks without classes: distillation and the nested loss compare logits."""
         del public
         if not setup.task.classes:
             raise MethodError(f"ordered dropout needs classes, and {setup.task.name} has none")
@@ -55,15 +58,18 @@ class OrderedDropout(Part):
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
         """Return the loss of a batch."""
         task, (inputs, targets) = client.setup.task, batch
+        # 1. Draw a width uniformly from those that the client can carry.
         smaller = [width for width in self.widths or client.setup.ratios if width < client.ratio]
         widths = [*smaller, client.ratio]
         width = widths[client.draw.integers(len(widths))]
         if width == client.ratio:
             return inner(batch)
+        # 2. Run the model of that width, whose weights are slices of the client's.
         small, weights = nested_submodel(client, width)
         student = functional_call(small, weights, (inputs,))
         if not self.distill:
             return task.loss_of(student, targets, client.mask)[0]
+        # 3. The full width learns the targets, and the drawn width learns the predictions of the full width.
         logits = masked(student, None if client.mask is None else client.mask.held)
         hard, teacher = task.loss_of(client.model(inputs), targets, client.mask)
         rows = targets.flatten() >= 0
@@ -72,7 +78,7 @@ class OrderedDropout(Part):
 
 
 def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
-    """Return FjORD; a batch may draw the levels of the fleet, or these `widths`, up to the client's own.
+    """Return FjORD; batches draw from `widths`, or from the levels of the fleet, up to the client's own.
 
     >>> fjord(distill=False).weighting
     'samples'
@@ -93,9 +99,9 @@ def with_ordered_dropout(method: Method, distill: bool = True) -> Method:
     if not isinstance(method.plan, PrefixPlan):
         raise MethodError(f"ordered dropout needs slices that keep the first units of every axis, unlike {method.name}")
     if method.overriding("loss"):
-        raise MethodError(f"ordered dropout does not go with {method.name}, which has a loss of its own")
+        raise MethodError(f"ordered dropout cannot be combined with {method.name}, which has a loss of its own")
     if any(isinstance(part, Scaler) for part in method.parts):
         raise MethodError(
-            "ordered dropout does not go with the Scaler, which divides by one ratio: options.scaler=false"
+            "ordered dropout cannot be combined with the Scaler, which divides by one ratio: set options.scaler=false"
         )
     return method.with_parts(OrderedDropout(distill))

@@ -1,7 +1,7 @@
-"""Parameters that the user froze (``requires_grad=False``): never trained, never merged, the same for everybody.
+"""Parameters that the user froze (``requires_grad=False``): never trained, never merged, the same for all clients.
 
-A device keeps them, so they are handed out once per client and slice, and counted apart from what travels every round.
-A batch norm whose weights are frozen is frozen whole: it normalises by the statistics that it came with.
+A device keeps them, so they are sent once per client and slice, and counted separately from the traffic of rounds. A
+batch norm whose weights are frozen is frozen entirely: it normalises by the statistics that it came with.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
 
 
 def frozen_slice(axes: AxisMap, plan: Plan, sizes: Mapping[str, int]) -> tuple[str, int]:
-    """Return a key of the frozen tensors that a sub-model holds, and how many bytes they are.
+    """Return a key of the frozen tensors that a sub-model holds, and their size in bytes.
 
     Parameters
     ----------
     axes, plan
-        What the sub-model is cut by.
+        The axes, and the plan of the sub-model.
     sizes
-        Name → bytes of one value, of every frozen tensor.
+        Name → bytes of one value, for every frozen tensor.
 
     Returns
     -------
     tuple
-        The key, which is the same for plans that differ only in what is trained; and the bytes, tied tensors once.
+        The key, which is equal for plans that differ only in trained tensors; and the bytes, with tied tensors once.
     """
-    kept = {name: cut for name, cut in cuts(axes, plan).items() if name in sizes}
-    used = {leaf.name for name in kept for dim in axes.dims[name] for leaf in leaves(dim)}
+    frozen = {name: cut for name, cut in cuts(axes, plan).items() if name in sizes}
+    used = {leaf.name for name in frozen for dim in axes.dims[name] for leaf in leaves(dim)}
     runs = sorted((axis, plan.runs[axis]) for axis in used & plan.runs.keys())
-    key = hashlib.sha256(repr((sorted(kept), runs)).encode()).hexdigest()[:16]
-    once = {axes.tied.get(name, name): math.prod(cut.shape) * sizes[name] for name, cut in kept.items()}
+    key = hashlib.sha256(repr((sorted(frozen), runs)).encode()).hexdigest()[:16]
+    once = {axes.tied.get(name, name): math.prod(cut.shape) * sizes[name] for name, cut in frozen.items()}
     return key, sum(once.values())

@@ -1,10 +1,13 @@
-"""LG-FedAvg: clients keep the layers that see the input, and share the last ones.
+"""LG-FedAvg: clients keep the first layers private, and share the last ones.
 
 Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020.
 
-Departures: the paper's first phase (FedAvg until it converges) is left out; run FedAvg first and start from its model
-to have it. Its test for new clients, an ensemble of all local models, is not built: global accuracy is the mean over
-clients' own models, as in HeteroFL's tables. Layers are counted in the order in which the model registers them.
+Departures
+----------
+- The paper's first phase, FedAvg until it converges, is left out: run FedAvg first and start from its model instead.
+- The paper's test for new clients, an ensemble of all local models, is not implemented: global accuracy is the mean
+  accuracy of the clients' own models, as in HeteroFL's tables.
+- Layers are counted in the order in which the model registers them.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def all_but_the_last(axes: AxisMap, layers: int) -> frozenset[str]:
             f"lg-fedavg cannot share {layers} layers of a model that has {len(modules)}: at least one stays private"
         )
     names = list(axes.dims)
-    first = next(place for place, name in enumerate(names) if name.rpartition(".")[0] == modules[-layers])
+    first = next(index for index, name in enumerate(names) if name.rpartition(".")[0] == modules[-layers])
     shared = set(names[first:])
     shared |= {axes.tied[name] for name in shared & axes.tied.keys()}  # a tensor with two names is shared under both
     return frozenset(names) - shared - {name for name, other in axes.tied.items() if other in shared}

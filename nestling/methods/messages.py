@@ -1,4 +1,4 @@
-"""What the server and its clients exchange: jobs and updates, plain values that any transport can carry."""
+"""The messages of the server and its clients: jobs and updates, plain values that any transport can carry."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor
 from nestling.cut import Plan
 from nestling.kernels.grouped_layers import Layout
 from nestling.methods.context import Participant
-
-State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class NormStatisticsJob:
-    """Measure the statistics of a sub-model's norms on the samples of some clients, in batches of some size."""
+    """Measure the norm statistics of a sub-model on the samples of some clients, in batches of size `batch`."""
 
     plan: Plan
     clients: tuple[int, ...]
@@ -38,7 +36,7 @@ class NormStatisticsJob:
 class TestJob:
     """Run a sub-model on samples `start` to `stop` of the test or validation set, `batch` at a time."""
 
-    __test__ = False  # pytest looks for classes that are called Test…
+    __test__ = False  # pytest collects classes named Test…
 
     plan: Plan
     part: Literal["test", "validation"]
@@ -69,31 +67,31 @@ class JobEnvelope:
     Attributes
     ----------
     job
-        What to do.
+        The job.
     state
-        The slice. It may be what an engine's `share` returned; where the job is done it is the state itself.
+        The slice, or the result of an engine's `share`; a worker always gets the slice itself.
     private
-        What the client keeps to itself, in place of the slice's: name → tensor.
+        The client's own tensors, which replace those of the slice: name → tensor.
     client_state
         What the client kept from earlier rounds: ``kind/tensor`` → value.
     """
 
     job: Job
     state: Any
-    private: State = field(default_factory=dict)
-    client_state: State = field(default_factory=dict)
+    private: dict[str, Tensor] = field(default_factory=dict)
+    client_state: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
-        """The type of the job: engines expect jobs of one kind to take similarly long."""
+        """The type of the job: engines expect jobs of one kind to take similar times."""
         return type(self.job).__name__
 
 
 @dataclass(frozen=True, eq=False)
 class GroupJob:
-    """Train slices of one shape: as a grouped network, or one by one where there is no `layout`.
+    """Train slices of one shape: as a grouped network, or one by one if `layout` is None.
 
-    The reply is a list of updates: one for all clients where the server needs nothing but their mean.
+    The reply is a list of updates: a single one for all clients if the server needs only their mean.
     """
 
     envelopes: tuple[JobEnvelope, ...]
@@ -102,7 +100,7 @@ class GroupJob:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training went: sums over all targets of all steps, so that those of clients add up.
+    """Sums over all targets of all training steps, which can be added up over clients.
 
     A sample is one target: an image's class, or one word of a sequence. `correct` is None for tasks without classes.
     """
@@ -123,7 +121,7 @@ class Progress:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of targets that were predicted correctly; None without samples or classes."""
+        """The share of correct predictions; None without samples or classes."""
         return self.correct / self.samples if self.samples and self.correct is not None else None
 
 
@@ -138,7 +136,7 @@ def total_progress(parts: Iterable[Progress]) -> Progress:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a client returns: its slice after training; or the mean of several clients.
+    """The result of a client: its slice after training; or the mean of several clients.
 
     Attributes
     ----------
@@ -147,22 +145,22 @@ class Update:
     plan
         The slice that they trained.
     rows
-        Narrower than `plan` where only some rows of it merge (the classes that the client holds); else None.
+        The rows of `plan` that merge, if only some do (the classes that the client holds); else None.
     state
-        The slice after training; where there is a `message`, only what the client keeps to itself.
+        The slice after training; with a `message`, only the client's own tensors.
     progress
-        How far training went.
+        The sums of its training.
     client_state
-        What the client keeps for its next round. A device would keep it; a simulation hands it to whichever worker
-        plays the client next.
+        What the client keeps for its next round. A device would store it; a simulation gives it to the worker that
+        next simulates the client.
     message
-        The change of the slice, encoded; None where `state` travels as it is.
+        The encoded change of the slice; None if `state` is sent as it is.
     """
 
     who: tuple[Participant, ...]
     plan: Plan
     rows: Plan | None
-    state: State
+    state: dict[str, Tensor]
     progress: Progress
-    client_state: State = field(default_factory=dict)
+    client_state: dict[str, Tensor] = field(default_factory=dict)
     message: bytes | None = None

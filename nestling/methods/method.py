@@ -14,15 +14,16 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data.federated import ClientData
 from nestling.errors import MethodError
 from nestling.kernels.batch_norms import batch_norms
-from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup, State
+from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup
 from nestling.methods.part import Inner, Part, PlanPart
 from nestling.tasks.task import Batch, LossResult, OutputMask
 
 Weighting = Literal["none", "samples", "width"]
-_PRECEDENCE: tuple[Owner, ...] = ("statistics", "submodel", "client")  # the last one that claims a tensor has it
+_PRECEDENCE: tuple[Owner, ...] = ("statistics", "submodel", "client")  # a later owner takes precedence
 
 
 @dataclass(frozen=True, init=False)
@@ -32,13 +33,13 @@ class Method:
     Attributes
     ----------
     name
-        As in tables and on the command line.
+        The name in tables and on the command line.
     plan
-        Which slice a client trains.
+        The part that chooses the slice of a client.
     parts
-        What else is special about the method, in the order in which hooks run; ``None`` among them is dropped.
+        All other parts, in the order in which their hooks run; ``None`` is dropped.
     weighting
-        How much a client counts in the merge: all the same, by its samples, or by its ratio.
+        The weight of a client in the merge: the same for all, its number of samples, or its ratio.
 
     Examples
     --------
@@ -60,18 +61,18 @@ class Method:
         parts: Sequence[Part | None] = (),
         weighting: Weighting = "none",
     ) -> None:
-        every = tuple(part for part in (*parts, *more) if part is not None)
-        for part in (plan, *every):
+        all_parts = tuple(part for part in (*parts, *more) if part is not None)
+        for part in (plan, *all_parts):
             if not isinstance(part, Part):
-                raise MethodError(f"the method {name} is made of Parts, and {part!r} is none")
+                raise MethodError(f"the method {name} is made of Parts, and {part!r} is not one")
         if not isinstance(plan, PlanPart):
             raise MethodError(f"the plan of the method {name} must be a PlanPart, not a {type(plan).__name__}")
-        for field, value in {"name": name, "plan": plan, "parts": every, "weighting": weighting}.items():
+        for field, value in {"name": name, "plan": plan, "parts": all_parts, "weighting": weighting}.items():
             object.__setattr__(self, field, value)
         for hook in ("output_mask", "predict", "global_model"):
-            several = [type(part).__name__ for part in self.overriding(hook)]
-            if len(several) > 1:
-                raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(several)}")
+            names = [type(part).__name__ for part in self.overriding(hook)]
+            if len(names) > 1:
+                raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(names)}")
 
     @property
     def chain(self) -> tuple[Part, ...]:
@@ -98,16 +99,16 @@ class Method:
 
     @property
     def per_ratio(self) -> bool:
-        """Whether models of one shape differ from ratio to ratio."""
+        """Whether models of one shape differ between ratios."""
         return any(part.per_ratio for part in self.overriding("per_ratio"))
 
     @property
     def extendable(self) -> bool:
-        """Whether nothing that the server does depends on how many rounds there will be."""
+        """Whether nothing that the server does depends on the total number of rounds."""
         return all(part.extendable for part in self.overriding("after_merge"))
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise in one sentence where the method cannot work with an experiment."""
+        """Raise an error if the method cannot work with an experiment."""
         for part in self.chain:
             part.check(setup, public)
         covered = setup.owners.keys() | setup.norm_statistics | setup.user_frozen
@@ -120,7 +121,7 @@ class Method:
                 )
 
     def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
-        """Return what the server keeps for all parts before the first round."""
+        """Return the initial server state of all parts."""
         state: dict[str, Tensor] = {}
         for part in self.chain:
             for name, value in part.init(setup, seed).items():
@@ -130,21 +131,22 @@ class Method:
         return state
 
     def owners(self, setup: Setup) -> dict[str, Owner]:
-        """Return who has its own of which tensor: a client's claim wins over a sub-model's, and that over statistics.
+        """Return the tensors that clients or sub-models own: state name → owner.
 
-        Statistics that no client and no sub-model has for itself belong to nobody: see `norm_statistics`.
+        If several parts claim a tensor, clients take precedence over sub-models, and these over statistics. Tensors
+        that are only statistics are left out: see `norm_statistics`.
         """
         claims = [claim for part in self.chain for claim in part.owners(setup).items()]
         claims.sort(key=lambda claim: _PRECEDENCE.index(claim[1]))
         return {name: owner for name, owner in dict(claims).items() if owner != "statistics"}
 
     def norm_statistics(self, setup: Setup) -> frozenset[str]:
-        """Return every tensor that some part claims as statistics, whoever has its own of it."""
+        """Return the names of all tensors that some part claims as statistics, whoever owns them."""
         claims = [claim for part in self.chain for claim in part.owners(setup).items()]
         return frozenset(name for name, owner in claims if owner == "statistics")
 
     def initial(self, setup: Setup, plan: Plan) -> dict[str, float]:
-        """Return where a sub-model's own tensors start at other values than the global model's: name → value."""
+        """Return the initial values of a sub-model's own tensors that differ from the global model's: name → value."""
         return {name: value for part in self.chain for name, value in part.initial(setup, plan).items()}
 
     def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
@@ -159,12 +161,12 @@ class Method:
         return Plan({**{name: plan.index(name) for name in plan.runs}, **rows}, plan.blocks, plan.key) if rows else plan
 
     def output_mask(self, setup: Setup, held: Tensor) -> OutputMask | None:
-        """Return the classes that the loss of a client is about; None for all."""
+        """Return the mask of the classes in a client's loss; None for all classes."""
         parts = self.overriding("output_mask")
         return parts[0].output_mask(setup, held) if parts else None
 
     def loss(self, client: ClientContext) -> Callable[[Batch], LossResult]:
-        """Return the loss of a client: that of the task, inside those of the parts; later parts are outer."""
+        """Return the loss of a client: that of the task, wrapped by those of the parts; later parts are outer."""
         inner: Inner = partial(client.setup.task.loss, client.model, mask=client.mask)
         for part in self.overriding("loss"):
             inner = partial(part.loss, client, inner=inner)
@@ -175,7 +177,7 @@ class Method:
         return {name: value for part in self.overriding("finish") for name, value in part.finish(client).items()}
 
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Run what the server does after a merge: each part sees the model and the state of the one before."""
+        """Run the parts' hooks after a merge: each part gets the model and the state that the previous one returned."""
         result = AfterMerge(merged.model, dict(round.method_state))
         for part in self.overriding("after_merge"):
             networks = result.networks
@@ -185,11 +187,11 @@ class Method:
         return result
 
     def predict(self, output: Any) -> Tensor:
-        """Return the logits, (samples, classes), in what the model returns."""
+        """Return the logits, (samples, classes), from the output of a model."""
         parts = self.overriding("predict")
         return parts[0].predict(output) if parts else output
 
     def global_model(self, setup: Setup, method_state: State) -> State | None:
-        """Return the global model that is tested and saved; None where it is the merged model."""
+        """Return the global model that is tested and saved; None for the merged model."""
         parts = self.overriding("global_model")
         return parts[0].global_model(setup, method_state) if parts else None

@@ -1,6 +1,6 @@
-"""`Part` and `PlanPart`: what methods are made of. A part overrides the hooks that it needs; all others do nothing.
+"""`Part` and `PlanPart`: the components of methods. A part overrides the hooks that it needs; all others do nothing.
 
-A method is a chain of parts, in the spirit of optax. Each part is a frozen dataclass at the top level of a module, so
+A method is a chain of parts, as in optax. Each part is a frozen dataclass at the top level of a module, so
 that a method can be sent to workers.
 """
 
@@ -13,26 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from nestling.cut import Plan, plan
-from nestling.cut.extract import Same
+from nestling.cut.extract import Same, State
 from nestling.data.federated import ClientData
-from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup, State
+from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup
 from nestling.tasks.task import Batch, LossResult, OutputMask
 
 Inner = Callable[[Batch], LossResult]
 
 
 class Part:
-    """One aspect of a method. Hooks are listed in the order in which an experiment calls them.
-
-    Attributes
-    ----------
-    proximal
-        FedProx's μ that the part adds to every client's loss.
-    per_ratio
-        Whether `build` makes other models for other ratios, even of one shape.
-    extendable
-        Whether `after_merge` ignores how many rounds there will be, so that a run may be extended.
-    """
+    """One aspect of a method. Hooks are listed in the order in which an experiment calls them."""
 
     @property
     def proximal(self) -> float:
@@ -41,42 +31,42 @@ class Part:
 
     @property
     def per_ratio(self) -> bool:
-        """Whether `build` makes other models for other ratios, even of one shape."""
+        """Whether `build` makes different models for different ratios, even of one shape."""
         return False
 
     @property
     def extendable(self) -> bool:
-        """Whether `after_merge` ignores how many rounds there will be, so that a run may be extended."""
+        """Whether `after_merge` ignores the total number of rounds, so that a run may be extended."""
         return False
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise a `MethodError` or `ConfigError` in one sentence where the part cannot work with this experiment."""
+        """Raise a `MethodError` or `ConfigError` if the part cannot work with this experiment."""
 
     def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
-        """Return what the server keeps for the part before the first round."""
+        """Return the initial server state of the part: name → tensor."""
         del setup, seed
         return {}
 
     def owners(self, setup: Setup) -> Mapping[str, Owner]:
-        """Return the tensors that are not everybody's: state name → who has its own."""
+        """Return the tensors that are not shared by all: state name → owner."""
         del setup
         return {}
 
     def initial(self, setup: Setup, plan: Plan) -> Mapping[str, float]:
-        """Return where a sub-model's own tensors start at other values than the global model's: name → value."""
+        """Return the initial values of a sub-model's own tensors that differ from the global model's: name → value."""
         del setup, plan
         return {}
 
     def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
-        """Change a sub-model of a level before it is trained or tested for the first time, in place."""
+        """Change a new sub-model of a level in place, before it is trained or tested."""
 
     def output_mask(self, setup: Setup, held: Tensor) -> OutputMask | None:
-        """Return the classes that the loss of a client is about, from those that it holds; None for all."""
+        """Return the mask of the classes in a client's loss, from those that it holds; None for all classes."""
         del setup, held
         return None
 
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
-        """Return the loss of a client on a batch; `inner` is the loss of the parts before, and of the task."""
+        """Return the loss of a client on a batch; `inner` is the loss of the task and of earlier parts."""
         del client
         return inner(batch)
 
@@ -86,29 +76,26 @@ class Part:
         return {}
 
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Return the model to go on with; nothing that is handed in may be changed."""
+        """Return the model and the server state for the next round; the arguments must not be changed."""
         return AfterMerge(merged.model, dict(round.method_state))
 
     def predict(self, output: Any) -> Tensor:
-        """Return the logits, (samples, classes), in what the model returns."""
+        """Return the logits, (samples, classes), from the output of a model."""
         logits: Tensor = output
         return logits
 
     def global_model(self, setup: Setup, method_state: State) -> State | None:
-        """Return the global model that is tested and saved; None where it is the merged model."""
+        """Return the global model that is tested and saved; None for the merged model."""
         del setup, method_state
         return None
 
 
 class PlanPart(Part):
-    """The part of a method that says which slice a client trains."""
+    """The part of a method that chooses the slice that a client trains."""
 
     @property
     def by_level(self) -> bool:
-        """Whether clients of different levels get different slices.
-
-        If not, the global model is the sub-model of ratio 1, and no other is tested.
-        """
+        """Whether clients of different levels get different slices; if not, only the sub-model of ratio 1 is tested."""
         return True
 
     def plan(self, round: RoundContext, who: Participant) -> Plan:
@@ -123,5 +110,5 @@ class PlanPart(Part):
 
 @lru_cache(maxsize=64)
 def prefix_plan(axes: Same, ratio: float) -> Plan:
-    """Return one plan for all clients of a level: making it takes as long as a step of a small model."""
+    """Return the plan of a level, cached: making it takes as long as a training step of a small model."""
     return plan(axes.axes, ratio)

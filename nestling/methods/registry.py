@@ -43,14 +43,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmorphprox": fedmorphprox,
 }
 
-# What ``parts=NAME:VALUE`` adds to a method: a function from the method and the value, and the value without one.
+# The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value.
 PARTS: dict[str, tuple[Callable[[Method, Any], Method], Any]] = {
     "fedprox": (lambda method, mu: method.with_parts(Proximal(mu)), 0.01),
     "feddyn": (with_feddyn, 0.1),
     "fjord": (with_ordered_dropout, True),
 }
 
-_BASES: dict[Callable[..., Method], Callable[..., Method]] = {fedmorphprox: fedmorph}  # which pass options on to others
+_BASES: dict[Callable[..., Method], Callable[..., Method]] = {
+    fedmorphprox: fedmorph
+}  # factories that pass options on to another one
 
 
 def names() -> list[str]:
@@ -65,7 +67,7 @@ def names() -> list[str]:
 def make(name: str, options: Mapping[str, Any] | None = None, parts: str = "") -> Method:
     """Return the method called `name` with its own options, and with some of `PARTS` added to it.
 
-    A method of your own is named by where it is: ``package.module:factory``.
+    A method of your own is named by its import path: ``package.module:factory``.
 
     >>> make("fedrolex", {"step": 2}).plan
     RollingPlan(step=2)
@@ -78,38 +80,47 @@ def make(name: str, options: Mapping[str, Any] | None = None, parts: str = "") -
         )
     factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
     known, hints = _options(factory), get_type_hints(_BASES.get(factory, factory)) | get_type_hints(factory)
-    given = {}
+    converted = {}
     for key, value in (options or {}).items():
         if key not in known:
             raise MethodError(f"the method {name} has no option {key!r}{nearest(key, known)}")
         try:
-            given[key] = msgspec.convert(value, hints[key])
+            converted[key] = msgspec.convert(value, hints[key])
         except msgspec.ValidationError as problem:
             raise MethodError(f"the option {key!r} of {name} cannot be {value!r}: {problem}") from None
-    method = factory(**given)
+    method = factory(**converted)
     if not isinstance(method, Method):
         raise MethodError(f"{name} returned a {type(method).__name__}, not a Method")
     return with_named_parts(method, parts)
 
 
+def part_names(parts: str) -> list[str]:
+    """Return the parts of a comma-separated list.
+
+    >>> part_names("fedprox:0.01, feddyn:0.1,")
+    ['fedprox:0.01', 'feddyn:0.1']
+    """
+    return [part.strip() for part in parts.split(",") if part.strip()]
+
+
 def with_named_parts(method: Method, parts: str) -> Method:
     """Return a method with the parts of a list such as ``fedprox:0.01,feddyn:0.1`` added to it, in that order."""
-    for text in filter(None, (part.strip() for part in parts.split(","))):
+    for text in part_names(parts):
         name, colon, value = text.partition(":")
         if name not in PARTS:
             raise MethodError(f"there is no part {name!r}{nearest(name, PARTS)}")
-        add, usual = PARTS[name]
+        add, default = PARTS[name]
         try:
-            chosen = msgspec.convert(value, type(usual), strict=False) if colon else usual
+            converted = msgspec.convert(value, type(default), strict=False) if colon else default
         except msgspec.ValidationError:
-            kind = "true or false" if isinstance(usual, bool) else "a number"
-            raise MethodError(f"the part {name} takes {kind}, such as {name}:{usual}, not {value!r}") from None
-        method = add(method, chosen)
+            kind = "true or false" if isinstance(default, bool) else "a number"
+            raise MethodError(f"the part {name} takes {kind}, such as {name}:{default}, not {value!r}") from None
+        method = add(method, converted)
     return method
 
 
 def about(name: str) -> str:
-    """Return what a method does, in one line: the first of its file's docstring.
+    """Return a description of a method in one line: the first of its module's docstring.
 
     >>> about("fedavg")
     'FedAvg: everybody trains the whole model.'
@@ -128,7 +139,7 @@ def options(name: str) -> list[str]:
 
 
 def _options(factory: Callable[..., Method]) -> dict[str, inspect.Parameter]:
-    """The options of a factory, and of the one that it builds on."""
+    """Return the options of a factory, and of the one that it passes options on to."""
     own = inspect.signature(factory).parameters
     named = {name: option for name, option in own.items() if option.kind is not option.VAR_KEYWORD}
     return named | (_options(_BASES[factory]) if factory in _BASES else {})

@@ -1,4 +1,4 @@
-"""Rows of classes and of words: which of them a client holds, and how numbers change where it received no others."""
+"""Rows of classes and of words: finding their axes, and renumbering labels for clients that receive only some rows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from torch import Tensor, nn
 from nestling.axes import AxisMap
 from nestling.axes.dims import Leaf
 
-OUTPUT = "output of the model"  # why `trace` freezes the axis of the classes
-
 
 def output_axis(axes: AxisMap, classes: int) -> str | None:
-    """Return the axis along which a model gives its classes; None where it has none of that size."""
-    found = (axis.name for axis in axes.table.values() if axis.frozen == OUTPUT and axis.size == classes)
-    return next(found, None)
+    """Return the axis of the classes in a model's output; None if it has none of that size."""
+    names = (axis.name for axis in axes.table.values() if axis.role == "output" and axis.size == classes)
+    return next(names, None)
 
 
 def token_axes(model: nn.Module, axes: AxisMap, ids: Tensor) -> tuple[str, ...]:
-    """Return the axes of the embeddings that look up the very numbers a model reads.
+    """Return the axes of the embeddings that look up the model's inputs themselves, and not, say, positions.
 
-    Found by running the model once on `ids`, (batch, length): position tables look up other numbers.
+    They are found by running the model once on `ids`, (batch, length).
 
     >>> import nestling
     >>> from nestling.nets import build
@@ -32,38 +30,38 @@ def token_axes(model: nn.Module, axes: AxisMap, ids: Tensor) -> tuple[str, ...]:
     >>> token_axes(net, nestling.trace(net, ids), ids)
     ('token.0',)
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     hooks = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding):
 
-            def look(_module: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
+            def record(_module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
                 dim = axes.dims[f"{name}.weight" if name else "weight"][0]
-                if isinstance(dim, Leaf) and given[0].shape == ids.shape and torch.equal(given[0], ids):
-                    found[dim.name] = None
+                if isinstance(dim, Leaf) and inputs[0].shape == ids.shape and torch.equal(inputs[0], ids):
+                    names[dim.name] = None
 
-            hooks.append(module.register_forward_pre_hook(look))
-    was = model.training
+            hooks.append(module.register_forward_pre_hook(record))
+    was_training = model.training
     try:
         with torch.no_grad():
             model.eval()(ids)
     finally:
-        model.train(was)
+        model.train(was_training)
         for hook in hooks:
             hook.remove()
-    return tuple(found)
+    return tuple(names)
 
 
 def thawed(axes: AxisMap, names: Iterable[str]) -> AxisMap:
-    """Return a map in which some axes may be cut: rows that nobody asks for need not be there."""
+    """Return an axis map in which some frozen axes may be cut, so that a slice can leave out rows."""
     table = {**axes.table, **{name: replace(axes.table[name], frozen="") for name in names}}
     return replace(axes, table=table)
 
 
-def ranks(kept: Tensor, numbers: Tensor) -> Tensor:
-    """Return the places of numbers among those kept, which are sorted; negative numbers stay as they are.
+def ranks(rows: Tensor, numbers: Tensor) -> Tensor:
+    """Return the indices of numbers in the sorted tensor `rows`; negative numbers stay as they are.
 
     >>> ranks(torch.tensor([2, 5, 7]), torch.tensor([7, -100, 2]))
     tensor([   2, -100,    0])
     """
-    return torch.where(numbers < 0, numbers, torch.searchsorted(kept, numbers.contiguous()))
+    return torch.where(numbers < 0, numbers, torch.searchsorted(rows, numbers.contiguous()))

@@ -1,7 +1,7 @@
-"""Standalone: every client trains a model of its own, of the size it can carry, and shares nothing.
+"""Standalone: every client trains a model of its own, of the size that its device can carry, and shares nothing.
 
-The baseline that all of the papers compare with. Its global accuracy is the mean over clients' own models on the whole
-test set; its local accuracy is that of each client's own model on its own share.
+The baseline of HeteroFL's tables (§4). Its global accuracy is the mean accuracy of all clients' models on the whole
+test set; its local accuracy is that of each client's model on the client's share of the test set.
 """
 
 from __future__ import annotations

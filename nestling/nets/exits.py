@@ -70,8 +70,8 @@ class Exits(nn.Module):
         exits = [_exit(width, widths[-1], classes, norm) for width in widths[:-1]]
         exits.append(nn.Sequential(parts))  # the remaining layers are the classifier of the whole net
         deeper: Stage | None = None
-        for stage, leave in zip(stages[:0:-1], exits[:0:-1], strict=True):
-            deeper = Stage(stage, leave, deeper)
+        for stage, classifier in zip(stages[:0:-1], exits[:0:-1], strict=True):
+            deeper = Stage(stage, classifier, deeper)
         self.blocks = stages[0]
         self.exit = exits[0]
         self.deeper: nn.Module | None = deeper
@@ -88,10 +88,10 @@ class Exits(nn.Module):
 class Stage(nn.Module):
     """A stage with its classifier and all stages after it: one block that can be dropped."""
 
-    def __init__(self, blocks: nn.Module, leave: nn.Module, deeper: "Stage | None") -> None:
+    def __init__(self, blocks: nn.Module, classifier: nn.Module, deeper: "Stage | None") -> None:
         super().__init__()
         self.blocks = blocks
-        self.exit = leave
+        self.exit = classifier
         self.deeper: nn.Module | None = deeper
 
     def forward(self, x: Tensor, logits: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

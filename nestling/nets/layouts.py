@@ -1,4 +1,4 @@
-"""The tensor names of torchvision and timm for models that we have, too.
+"""The tensor names of torchvision and timm for the models that Nestling has, too.
 
 The names are those that both libraries publish: ResNet18/34 and Wide ResNet101_2 (the same in both), ViT-B/16 of
 torchvision (``in_proj_weight``; the MLP as ``linear_1``/``linear_2`` in older and ``0``/``3`` in newer files) and of
@@ -31,7 +31,7 @@ class Offer(NamedTuple):
     """A tensor for one of our names: its name in the file, its description in messages, and its value."""
 
     source: str
-    called: str
+    description: str
     tensor: Tensor
 
 
@@ -124,17 +124,17 @@ def _vgg(weights: Mapping[str, Tensor]) -> dict[str, str]:
             parts.setdefault(int(match[1]), []).append(match[2])
     convs = sorted(i for i in parts if "weight" in parts[i] and weights[f"features.{i}.weight"].dim() == 4)
     names = {}
-    stage, place, following = 0, 0, 0
+    stage, number, next_conv = 0, 0, 0
     for i in convs:
-        if i > following:  # there is a pool before it
-            stage, place = stage + 1, 0
-        place += 1
-        normed = i + 1 in parts and i + 1 not in convs
+        if i > next_conv:  # there is a pool before it
+            stage, number = stage + 1, 0
+        number += 1
+        has_norm = i + 1 in parts and i + 1 not in convs
         for part in parts[i]:
-            names[f"features.{i}.{part}"] = f"stages.{stage}.conv{place}.{part}"
-        for part in parts[i + 1] if normed else ():
-            names[f"features.{i + 1}.{part}"] = f"stages.{stage}.norm{place}.{part}"
-        following = i + (3 if normed else 2)  # after the norm, if there is one, and the ReLU
+            names[f"features.{i}.{part}"] = f"stages.{stage}.conv{number}.{part}"
+        for part in parts[i + 1] if has_norm else ():
+            names[f"features.{i + 1}.{part}"] = f"stages.{stage}.norm{number}.{part}"
+        next_conv = i + (3 if has_norm else 2)  # after the norm, if there is one, and the ReLU
     return names
 
 

@@ -26,7 +26,7 @@ from nestling.nets.vit import VisionTransformer
 
 Options = Mapping[str, Any]
 
-_LARGEST = 10**7  # larger sizes are typing errors, and would overflow counts
+_MAX_SIZE = 10**7  # larger sizes are typing errors, and counts would overflow
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,8 @@ def build(name: str, **options: Any) -> nn.Module:
     except ModelError:
         raise
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as problem:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise ModelError(
-            f"model {name!r} cannot be built with {given or 'its defaults'}: {first_line(problem)}"
-        ) from problem
+        chosen = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "its defaults"
+        raise ModelError(f"model {name!r} cannot be built with {chosen}: {first_line(problem)}") from problem
 
 
 def example(name: str, batch: int = 2, **options: Any) -> tuple[Tensor, ...]:
@@ -192,25 +190,24 @@ def example(name: str, batch: int = 2, **options: Any) -> tuple[Tensor, ...]:
 
 
 def _look_up(name: str, options: Options) -> tuple[Entry, dict[str, Any]]:
-    """Return the entry, and its options updated by the given ones; raise `ModelError` for unknown names."""
+    """Return the entry, and its default options updated by `options`; raise `ModelError` for unknown names."""
     if name not in MODELS:
         raise ModelError(f"there is no model {name!r}{nearest(name.lower().replace('_', '-'), MODELS)}")
     entry = MODELS[name]
     known = entry.options
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        named, there = " or ".join(map(repr, unknown)), ", ".join(map(repr, sorted(known)))
+    if unknown := [option for option in options if option not in known]:
+        accepted = ", ".join(map(repr, sorted(known)))
         hint = nearest(unknown[0], sorted(known))
-        there = f" (there are {there}){hint}" if "did you mean" in hint else f": there are {there}"
-        raise ModelError(f"model {name!r} has no option {named}{there}")
+        advice = f" (there are {accepted}){hint}" if "did you mean" in hint else f": there are {accepted}"
+        raise ModelError(f"model {name!r} has no option {' or '.join(map(repr, unknown))}{advice}")
     return entry, known | dict(options)
 
 
-def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> None:
+def _check_values(name: str, entry: Entry, merged: Options, options: Options) -> None:
     """Raise `ModelError` for options of a wrong type, sizes below 1 and empty lists."""
     maker = entry.make.func if isinstance(entry.make, partial) else entry.make
     hints = get_type_hints(maker.__init__)
-    for option, value in given.items():
+    for option, value in options.items():
         try:
             msgspec.convert(value, hints[option])
         except msgspec.ValidationError as problem:
@@ -219,9 +216,9 @@ def _check_values(name: str, entry: Entry, merged: Options, given: Options) -> N
                 f"the option {option!r} of model {name!r} cannot be {value!r}: {reason[:1].lower()}{reason[1:]}"
             ) from None
         least = 0 if option == "special" else 1
-        if not all(least <= number <= _LARGEST for number in _whole_numbers(value)):
+        if not all(least <= number <= _MAX_SIZE for number in _whole_numbers(value)):
             raise ModelError(
-                f"the option {option!r} of model {name!r} cannot be {value!r}: sizes are from {least} to {_LARGEST:,}"
+                f"the option {option!r} of model {name!r} cannot be {value!r}: sizes are from {least} to {_MAX_SIZE:,}"
             )
         if isinstance(value, list | tuple) and not (value and all(part not in ([], ()) for part in value)):
             raise ModelError(f"the option {option!r} of model {name!r} cannot be {value!r}: it needs at least one size")

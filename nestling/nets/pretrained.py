@@ -33,7 +33,6 @@ from nestling.nets.vit import VisionTransformer
 
 PathLike = str | os.PathLike[str]
 _OURS = "Nestling's own"
-_MISSING = "not in the file"
 _PICKLED = (".pt", ".pth", ".bin")
 # prefixes of DataParallel, Lightning and torch.compile
 _WRAPPERS = re.compile(r"^(?:(?:module|model|_orig_mod)\.)+")
@@ -67,15 +66,15 @@ class Match:
         unused in the file: fc.bias
         """
         lines = [f"{len(self.taken)} of {len(self.taken) + len(self.skipped)} tensors filled"]
-        reasons: dict[str, list[str]] = {}
-        for name, why in self.skipped.items():
-            reasons.setdefault(why, []).append(name)
-        shown = list(reasons.items())[:6]
-        lines += [f"left as it was, {why}: {_few(names)}" for why, names in shown]
+        names_by_reason: dict[str, list[str]] = {}
+        for name, reason in self.skipped.items():
+            names_by_reason.setdefault(reason, []).append(name)
+        shown = list(names_by_reason.items())[:6]
+        lines += [f"left as it was, {reason}: {_first_three(names)}" for reason, names in shown]
         if more := len(self.skipped) - sum(len(names) for _, names in shown):
             lines.append(f"left as it was, for other reasons: {more} more")
         if self.unused:
-            lines.append(f"unused in the file: {_few(self.unused)}")
+            lines.append(f"unused in the file: {_first_three(self.unused)}")
         return "\n".join(lines)
 
 
@@ -102,8 +101,8 @@ def read_weights(path: PathLike) -> dict[str, Tensor]:
         except Exception as problem:  # the decoder raises errors of several types
             raise ModelError(f"{str(path)!r} is no whole safetensors file: {first_line(problem)}") from None
     else:
-        weights = _unpickled(path)
-    return _only_tensors(weights, repr(str(path)))
+        weights = _load_pytorch(path)
+    return _check_tensors(weights, repr(str(path)))
 
 
 def start_from(model: nn.Module, weights: Mapping[str, Tensor] | PathLike) -> Match:
@@ -127,34 +126,34 @@ def start_from(model: nn.Module, weights: Mapping[str, Tensor] | PathLike) -> Ma
     'shape (10, 200) of head.weight is not (3, 200)'
     """
     if isinstance(weights, Mapping):
-        source, held = "the state dict", _only_tensors(weights, "the state dict")
+        source, held = "the state dict", _check_tensors(weights, "the state dict")
     else:
         source, held = repr(os.fspath(weights)), read_weights(weights)
     wanted = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     if any(target.is_meta for target in wanted.values()):
         raise ModelError("a model on the meta device has no room for weights: build it on a device that holds values")
-    full = _unwrapped(held, wanted, source)
-    label, offers = _translated(model, wanted, {short: held[name] for short, name in full.items()}, source)
+    full_names = _without_prefixes(held, wanted, source)
+    label, offers = _read_layout(model, wanted, {short: held[name] for short, name in full_names.items()}, source)
     square = isinstance(model, VisionTransformer)
     fits = {name: _fit(name, wanted, offers, square) for name in wanted}
-    skipped = {name: why for name, why in fits.items() if isinstance(why, str)}
+    skipped = {name: reason for name, reason in fits.items() if isinstance(reason, str)}
     for name in wanted.keys() - skipped.keys():
         if (leader := _leader(name)) in skipped:
             fits[name] = f"belongs to {leader}, which was left"
     taken = {name: value for name, value in fits.items() if isinstance(value, Tensor)}
-    skipped = {name: why for name, why in fits.items() if isinstance(why, str)}
-    _enough(model, taken, skipped, f"{source}, read as {label},")
+    skipped = {name: reason for name, reason in fits.items() if isinstance(reason, str)}
+    _check_filled(model, taken, skipped, f"{source}, read as {label},")
     for name, value in taken.items():
         if not torch.isfinite(value).all():
             raise ModelError(f"{offers[name].source!r} in {source} holds values that are not finite")
     with torch.no_grad():
         for name, value in taken.items():
             wanted[name].copy_(value)
-    used = {full[offers[name].source] for name in taken}
+    used = {full_names[offers[name].source] for name in taken}
     return Match(tuple(taken), skipped, tuple(name for name in held if name not in used))
 
 
-def _unpickled(path: Path) -> object:
+def _load_pytorch(path: Path) -> object:
     """Read a PyTorch file with the unpickler that accepts only tensors and plain values."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -166,7 +165,7 @@ def _unpickled(path: Path) -> object:
         raise ModelError(f"{str(path)!r} is damaged, or no PyTorch file that holds a state dict") from None
 
 
-def _only_tensors(weights: object, source: str) -> dict[str, Tensor]:
+def _check_tensors(weights: object, source: str) -> dict[str, Tensor]:
     if not isinstance(weights, Mapping):
         raise ModelError(f"{source} holds no dictionary of tensors but {type(weights).__name__}")
     if not weights:
@@ -182,20 +181,20 @@ def _only_tensors(weights: object, source: str) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in weights.items()}
 
 
-def _unwrapped(names: Iterable[str], wanted: Container[str], source: str) -> dict[str, str]:
+def _without_prefixes(names: Iterable[str], wanted: Container[str], source: str) -> dict[str, str]:
     """Map names without the prefixes of wrappers (unless the model itself has them) to the full names."""
-    full: dict[str, str] = {}
+    full_names: dict[str, str] = {}
     for name in names:
         short = name if name in wanted else _WRAPPERS.sub("", name)
-        if full.setdefault(short, name) != name:
-            raise ModelError(f"{source} holds both {full[short]!r} and {name!r}: leave one of the two out")
-    return full
+        if full_names.setdefault(short, name) != name:
+            raise ModelError(f"{source} holds both {full_names[short]!r} and {name!r}: leave one of the two out")
+    return full_names
 
 
-def _translated(
+def _read_layout(
     model: nn.Module, wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], source: str
 ) -> tuple[str, dict[str, Offer]]:
-    """Return the model's layout that matches most names, and the tensors under our names.
+    """Return the label of the layout that matches most names, and the tensors under our names.
 
     A layout belongs to a class: a pre-activation ResNet has some names and shapes of a ResNet, but other meanings. For
     the same reason our own layout is only considered if the model's first tensor is present.
@@ -220,23 +219,23 @@ def _translated(
 def _fit(name: str, wanted: Mapping[str, Tensor], offers: Mapping[str, Offer], square: bool) -> Tensor | str:
     """Return the tensor to copy to ``name``, or the reason for none; ``square`` if the model's images are square."""
     if name not in offers:
-        return _MISSING
-    target, (_, called, tensor) = wanted[name], offers[name]
-    statistics = _beside(name, "running_mean")
+        return "not in the file"
+    target, (_, description, tensor) = wanted[name], offers[name]
+    statistics = _sibling(name, "running_mean")
     if statistics in offers and statistics not in wanted:
-        return f"{called} is of a batch norm, which the model does not have here"
+        return f"{description} is of a batch norm, which the model does not have here"
     if tensor.is_floating_point() != target.is_floating_point():
-        return f"{called} is {tensor.dtype}, which is no {target.dtype}"
+        return f"{description} is {tensor.dtype}, which is no {target.dtype}"
     if square and name in ("token.weight", "position.weight") and tensor.dim() == 3 and len(tensor) == 1:
         tensor = tensor[0]
     if square and name == "position.weight" and tensor.shape[1:] == target.shape[1:]:
-        tensor = _regrid(tensor, len(target))
+        tensor = _resize_positions(tensor, len(target))
     if tensor.shape != target.shape:
-        return f"shape {tuple(offers[name].tensor.shape)} of {called} is not {tuple(target.shape)}"
+        return f"shape {tuple(offers[name].tensor.shape)} of {description} is not {tuple(target.shape)}"
     return tensor.to(target)
 
 
-def _regrid(position: Tensor, rows: int) -> Tensor:
+def _resize_positions(position: Tensor, rows: int) -> Tensor:
     """Interpolate ``(1 + side², width)`` positions to ``rows``, except for the first; return others unchanged."""
     old, new = (math.isqrt(max(count - 1, 0)) for count in (len(position), rows))
     if len(position) == rows or old == 0 or (old**2 + 1, new**2 + 1) != (len(position), rows):
@@ -247,30 +246,31 @@ def _regrid(position: Tensor, rows: int) -> Tensor:
     return torch.cat([position[:1], grid.flatten(2)[0].T])
 
 
-def _beside(name: str, part: str) -> str:
+def _sibling(name: str, part: str) -> str:
     """Return the name of another tensor of the same module."""
     return "".join(name.rpartition(".")[:2]) + part
 
 
 def _leader(name: str) -> str:
     """Return the tensor that this one depends on."""
-    return "stem.conv.weight" if name.startswith("stem.norm.") else _beside(name, "weight")
+    return "stem.conv.weight" if name.startswith("stem.norm.") else _sibling(name, "weight")
 
 
-def _enough(model: nn.Module, taken: Mapping[str, Tensor], skipped: Mapping[str, str], source: str) -> None:
+def _check_filled(model: nn.Module, taken: Mapping[str, Tensor], skipped: Mapping[str, str], source: str) -> None:
+    """Raise `ModelError` if less than half of the parameters, apart from the head, would be filled."""
     counts = {name: value.numel() for name, value in model.named_parameters() if not name.startswith("head.")}
     filled = sum(count for name, count in counts.items() if name in taken)
     if taken and 2 * filled >= sum(counts.values()):
         return
-    first = [
+    missing = [
         f"{name} ({skipped[name]})" for name in skipped if not name.startswith("head.") and not name.endswith(".step")
     ]
     raise ModelError(
         f"{source} fills only {filled:,} of the {sum(counts.values()):,} parameters of this {type(model).__name__}, "
-        f"its head aside: {_few(first or skipped)}"
+        f"its head aside: {_first_three(missing or skipped)}"
     )
 
 
-def _few(names: Iterable[str]) -> str:
+def _first_three(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

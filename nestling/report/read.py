@@ -18,8 +18,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from nestling.errors import ReportError, nearest
+from nestling.errors import ConfigError, ReportError, nearest
 from nestling.report.measures import Metric, Metrics, direction, leading
+from nestling.settings import with_new_names
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 
@@ -157,12 +158,46 @@ def read(directory: str | os.PathLike[str]) -> Run:
         raise ReportError(no_directory(folder))
     config = _text(folder / CONFIG)
     try:
-        settings = tomllib.loads(config)
+        settings = with_new_names(tomllib.loads(config))
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise ReportError(f"{folder / CONFIG} is not TOML: {problem}") from None
+    except ConfigError as problem:
+        raise ReportError(f"{folder / CONFIG}: {problem}") from None
     ended = (folder / SUMMARY).exists()
     history = _history(folder / METRICS, ended)
-    return _ended(folder, config, settings, history) if ended else _unfinished(folder, config, settings, history)
+    if ended:
+        summary = _decode(_text(folder / SUMMARY), _Summary, str(folder / SUMMARY))
+    else:
+        summary = _summary_so_far(folder, settings, history)
+    rounds_done = summary.rounds if summary.rounds_done is None else summary.rounds_done
+    final, best = _final_and_best(history, summary.metrics)
+    return Run(
+        directory=folder,
+        config=config,
+        settings=settings,
+        name=summary.name,
+        method=summary.method,
+        model=summary.model,
+        dataset=summary.dataset,
+        partition=summary.partition or "",
+        seed=summary.seed,
+        rounds=summary.rounds,
+        rounds_done=rounds_done,
+        finished=ended and rounds_done >= summary.rounds,
+        history=history,
+        final=_evaluation(summary.final, rounds_done) or final,
+        best=_evaluation(summary.best, rounds_done) or best,
+        bytes=summary.bytes_down + summary.bytes_up,
+        client_macs=summary.client_macs,
+        simulated_seconds=summary.simulated_seconds,
+        seconds=summary.seconds,
+        command=summary.command,
+        levels=summary.levels,
+        coverage={axis: tuple(counts) for axis, counts in summary.coverage.items() if counts},
+        local={client: value for client, value in summary.local.items() if value is not None},
+        panels=summary.panels,
+        metrics=summary.metrics,
+    )
 
 
 def no_directory(path: Path) -> str:
@@ -221,61 +256,27 @@ def _finite(digits: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _evaluation(given: _Measured | None, after: int) -> Evaluation | None:
-    if given is None:
+def _evaluation(measures: _Measured | None, rounds_done: int) -> Evaluation | None:
+    if measures is None:
         return None
-    values = {name: float(value) for name, value in given.items() if isinstance(value, int | float) and name != "round"}
-    levels = given.get("submodels")
-    submodels = {
-        level: {name: value for name, value in measured.items() if value is not None}
-        for level, measured in (levels if isinstance(levels, dict) else {}).items()
+    values = {
+        name: float(value) for name, value in measures.items() if isinstance(value, int | float) and name != "round"
     }
-    at = given.get("round")
-    return Evaluation(int(at) if isinstance(at, int | float) else after, values, submodels)
+    levels = measures.get("submodels")
+    submodels = {
+        level: {name: value for name, value in values_of_level.items() if value is not None}
+        for level, values_of_level in (levels if isinstance(levels, dict) else {}).items()
+    }
+    number = measures.get("round")
+    return Evaluation(int(number) if isinstance(number, int | float) else rounds_done, values, submodels)
 
 
-def _ended(folder: Path, config: str, settings: Mapping[str, Any], history: tuple[Round, ...]) -> Run:
-    summary = _decode(_text(folder / SUMMARY), _Summary, str(folder / SUMMARY))
-    done = summary.rounds if summary.rounds_done is None else summary.rounds_done
-    final, best = _final_and_best(history, summary.metrics)
-    return Run(
-        directory=folder,
-        config=config,
-        settings=settings,
-        name=summary.name,
-        method=summary.method,
-        model=summary.model,
-        dataset=summary.dataset,
-        partition=summary.partition or "",
-        seed=summary.seed,
-        rounds=summary.rounds,
-        rounds_done=done,
-        finished=done >= summary.rounds,
-        history=history,
-        final=_evaluation(summary.final, done) or final,
-        best=_evaluation(summary.best, done) or best,
-        bytes=summary.bytes_down + summary.bytes_up,
-        client_macs=summary.client_macs,
-        simulated_seconds=summary.simulated_seconds,
-        seconds=summary.seconds,
-        command=summary.command,
-        levels=summary.levels,
-        coverage={axis: tuple(counts) for axis, counts in summary.coverage.items() if counts},
-        local={client: value for client, value in summary.local.items() if value is not None},
-        panels=summary.panels,
-        metrics=summary.metrics,
-    )
-
-
-def _unfinished(folder: Path, config: str, settings: Mapping[str, Any], history: tuple[Round, ...]) -> Run:
+def _summary_so_far(folder: Path, settings: Mapping[str, Any], history: tuple[Round, ...]) -> _Summary:
+    """Return the summary of an unfinished run, from its settings and its rounds."""
     last = history[-1] if history else Round(0, 0, 0, 0)
-    final, best = _final_and_best(history)
     data = settings.get("data")
     method, dataset = _named(settings, "method"), _named(settings, "data")
-    return Run(
-        directory=folder,
-        config=config,
-        settings=settings,
+    return _Summary(
         name=_named(settings, "name") or "-".join(filter(None, (method, dataset))) or folder.resolve().name,
         method=method,
         model=_named(settings, "model"),
@@ -284,20 +285,15 @@ def _unfinished(folder: Path, config: str, settings: Mapping[str, Any], history:
         seed=_number(settings, "seed", folder),
         rounds=max(_number(settings, "rounds", folder), last.round),
         rounds_done=last.round,
-        finished=False,
-        history=history,
-        final=final,
-        best=best,
-        bytes=last.bytes,
+        bytes_down=last.bytes_down,
+        bytes_up=last.bytes_up,
         client_macs=last.client_macs,
         simulated_seconds=last.simulated_seconds,
-        seconds=None,
-        command="",
     )
 
 
 def _named(settings: Mapping[str, Any], key: str) -> str:
-    """Return the name under `key`: a text, or the name inside a table."""
+    """Return the text under `key`, or the text under ``name`` if `key` is a table."""
     value = settings.get(key, "")
     if isinstance(value, Mapping):
         value = value.get("name", "")

@@ -13,7 +13,7 @@ from typing import Any
 from nestling.report.read import Run
 
 # Settings that do not distinguish experiments: but for the seed, numbers do not depend on them.
-_BESIDE = ("seed", "workers", "engine", "address", "checkpoint", "data.dir")
+_BESIDE = ("seed", "workers", "engine", "address", "checkpoint_every", "data.dir")
 
 
 @dataclass(frozen=True)

@@ -111,14 +111,14 @@ class _Search(TorchFunctionMode):
         handles = []
         for module in model.modules():
             handles.append(module.register_forward_pre_hook(lambda inner, _: self.active.append(inner)))
-            handles.append(module.register_forward_hook(lambda *_: self._leave(), always_call=True))
+            handles.append(module.register_forward_hook(lambda *_: self._pop(), always_call=True))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _leave(self) -> None:
+    def _pop(self) -> None:  # a hook that returned a module would replace the output
         self.active.pop()
 
 
@@ -129,12 +129,12 @@ def _call_is_unsafe(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     transposed = func in (F.conv_transpose1d, F.conv_transpose2d)
     last = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
     names = ("input", "weight", "bias", "stride", "padding", *last)
-    given = dict(zip(names, args, strict=False)) | kwargs
-    kernel, padding = tuple(given["weight"].shape[2:]), given.get("padding", 0)
-    if strided_points(kernel, each(given.get("stride", 1), kernel), padding):
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    kernel, padding = tuple(arguments["weight"].shape[2:]), arguments.get("padding", 0)
+    if strided_points(kernel, each(arguments.get("stride", 1), kernel), padding):
         return True
-    blind = some_column_is_blind(1, kernel[-1], *at_end(padding, given.get("dilation", 1)))
-    return blind and not transposed and given.get("bias") is not None
+    blind = some_column_is_blind(1, kernel[-1], *at_end(padding, arguments.get("dilation", 1)))
+    return blind and not transposed and arguments.get("bias") is not None
 
 
 @torch.no_grad()

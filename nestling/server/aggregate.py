@@ -15,8 +15,8 @@ from nestling.server.state import ServerState
 class Merge:
     """Merges the updates of one round after another, in the same memory.
 
-    A coordinate becomes the mean of the clients that held it; what nobody held keeps its value. Tensors that every
-    sub-model has for itself are averaged among the clients that trained it (NeFL, Algorithm 2).
+    A coordinate becomes the mean of the clients that held it; what nobody held keeps its value. Tensors that belong to
+    one sub-model alone are averaged over the clients that trained it (NeFL, Algorithm 2).
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Merge:
 
     @torch.no_grad()
     def add(self, update: Update, weight: float) -> None:
-        """Merge an update; tensors that a client keeps to itself change nothing."""
+        """Merge an update; private tensors of the client change nothing."""
         setup, state = self._setup, update.state
         own = {name: state[name] for name in sorted(setup.per_submodel & state.keys())}
         if own:
@@ -54,11 +54,11 @@ class Merge:
         if private:
             sent = self._before.download(setup, update.plan)
             state = state | {name: sent[name] for name in private}
-        trusted = update.message is None  # then our own worker has looked for values that are not finite
+        trusted = update.message is None  # then our own worker has checked that all values are finite
         self._tally.add(state, update.plan, weight, update.rows, clients=len(update.who), trusted=trusted)
 
     def value(self) -> dict[str, Tensor]:
-        """Return the merged model; tensors that sub-models have for themselves stay as they were in it."""
+        """Return the merged model; tensors that belong to sub-models are those before the round."""
         return self._tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
 
     def gathered(self, name: str) -> Tensor:
@@ -66,5 +66,5 @@ class Merge:
         return self._tally.weights(name)
 
     def submodels(self) -> dict[str, dict[str, Tensor]]:
-        """Return what every sub-model that was trained has for itself now: key of its plan → name → tensor."""
+        """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
         return {key: mean.value() for key, mean in self._submodels.items()}

@@ -1,8 +1,8 @@
-"""Tensors of single clients: in memory, or in files where the run has a directory.
+"""Tensors of single clients: in memory, or in files if the run has a directory.
 
-A file is written under a new name each time. Which files belong to the run is written in its checkpoint, so a run that
-is killed finds those of its last checkpoint as they were. A checkpoint also lists their checksums, which are those of
-the bytes that were written.
+A file is written under a new name each time, and the checkpoint lists the files that belong to the run. So a run that
+was killed finds the files of its last checkpoint unchanged. The checkpoint also lists their checksums, which are those
+of the bytes that were written.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ CLIENT_FILE = re.compile(r"\d+-\d+\.safetensors")  # client-round
 
 
 class ClientFiles:
-    """A place for every client's tensors, and the plan that they are cut by.
+    """Stores the tensors of every client, and the plan that they are cut by.
 
     Parameters
     ----------
     folder
-        Where files go; None keeps all in memory.
+        The folder of the files; None keeps everything in memory.
     index
-        Client → file name, as an earlier store's `index`.
+        Client → file name, of an earlier store.
     checksums
-        File name → SHA-256, as an earlier store's `checksums` returned them; of other files they are read.
+        File name → SHA-256, of an earlier store; the checksums of other files are computed.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class ClientFiles:
         self.index: dict[int, str] = dict(index or {})
         self._checksums: dict[str, str] = dict(checksums or {})
 
-    def held(self, client: int) -> tuple[dict[str, Tensor], Plan]:
-        """Return what a client keeps, and the plan that it was put in with."""
+    def get(self, client: int) -> tuple[dict[str, Tensor], Plan]:
+        """Return the tensors of a client and their plan; no tensors if it keeps none."""
         if self._folder is not None and client in self.index:
             return load(self._folder / self.index[client])
         return self._held.get(client, ({}, Plan()))
 
     def put(self, client: int, round: int, state: dict[str, Tensor], plan: Plan | None = None) -> None:
-        """Keep a client's tensors."""
+        """Store the tensors of a client, in place of earlier ones."""
         plan = plan or Plan()
         if self._folder is None:
-            # a copy, of memory that it came in with much else
+            # copy them: they may be views of a message that holds much more
             self._held[client] = {name: tensor.clone() for name, tensor in state.items()}, plan
             return
         self._folder.mkdir(exist_ok=True)
@@ -72,21 +72,21 @@ class ClientFiles:
         return dict(self._checksums)
 
     def copy(self) -> ClientFiles:
-        """A store with the same content, which can be changed without changing this one."""
+        """Return a store with the same content, which can be changed without changing this one."""
         other = ClientFiles(self._folder, self.index, self._checksums)
         other._held = dict(self._held)
         return other
 
     def clients(self) -> list[int]:
-        """Return the clients that keep something, in order."""
+        """Return the clients that have tensors here, in order."""
         return sorted(self._held if self._folder is None else self.index)
 
     def tidy(self, keep: Collection[str] = ()) -> None:
-        """Remove files that belong to no client any more, but for those to keep."""
+        """Remove files that are neither in use nor among those to `keep`."""
         if self._folder is not None and self._folder.is_dir():
-            wanted = {*self.index.values(), *keep}
+            in_use = {*self.index.values(), *keep}
             for path in self._folder.iterdir():
-                if path.name not in wanted and CLIENT_FILE.fullmatch(path.name):
+                if path.name not in in_use and CLIENT_FILE.fullmatch(path.name):
                     path.unlink()
 
     def _checksum(self, name: str) -> str:

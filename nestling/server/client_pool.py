@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from nestling.cut import Plan
-from nestling.methods.context import State
+from nestling.cut.extract import State
 from nestling.methods.messages import Job, TrainJob, Update
 from nestling.server.state import ServerState
 

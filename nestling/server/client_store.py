@@ -1,8 +1,8 @@
-"""`ClientStore`: what clients keep from one round to the next: tensors of their own, and what an upload left out.
+"""`ClientStore`: what clients keep from one round to the next: private tensors, and what an upload left out.
 
 A tensor is named as in the model, or ``kind/name``, and has the coordinates of that tensor of the model. As long as a
-client always gets the same slice, that slice is all that is kept. Once it gets another, the tensors are kept in the
-coordinates of the whole model, so that what belongs to a unit is there again whenever the client trains that unit.
+client always gets the same slice, only that slice is stored. Once it gets another one, the tensors are stored in the
+coordinates of the whole model, so that the values of a unit are found again whenever the client trains that unit.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.cut import Plan
-from nestling.cut.extract import cuts
+from nestling.cut.extract import State, cuts
 from nestling.cut.slices import Cut
-from nestling.methods.context import Setup, State
+from nestling.methods.context import Setup
 from nestling.methods.messages import Update
 from nestling.server.client_files import CLIENT_FOLDERS, ClientFiles
 
@@ -44,14 +44,14 @@ class ClientStore:
         return cls(*(ClientFiles(None if folder is None else folder / name) for name in CLIENT_FOLDERS))
 
     def get(self, setup: Setup, client: int, plan: Plan, model: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return what a client keeps of the slice that it gets now: its private tensors, and its client state.
+        """Return what a client keeps, cut to the slice that it gets now: its private tensors, and its client state.
 
-        Private coordinates that it never trained have the values of the global `model`; of all else they are zero.
+        Coordinates that it never trained have the values of the global `model` in private tensors, and are zero else.
         """
         return _get(setup.cut_axes, self.private, client, plan, model), _get(setup.cut_axes, self.kept, client, plan)
 
     def put(self, setup: Setup, update: Update, round: int, model: State) -> None:
-        """Keep what a client has of its slice after a round; what it keeps of other slices stays as it is."""
+        """Store what a client keeps of its slice after a round; what it keeps of other slices does not change."""
         private = {name: update.state[name] for name in sorted(setup.private & update.state.keys())}
         client, axes = update.who[0].client, setup.cut_axes  # clients that keep something come one by one
         if private:
@@ -63,9 +63,13 @@ class ClientStore:
         """Return a store with the same content, which can be changed without changing this one."""
         return ClientStore(self.private.copy(), self.kept.copy())
 
+    def by_folder(self) -> dict[str, ClientFiles]:
+        """Return the files by the name of their folder in a run directory."""
+        return dict(zip(CLIENT_FOLDERS, (self.private, self.kept), strict=True))
+
 
 def _get(axes: AxisMap, files: ClientFiles, client: int, plan: Plan, model: State | None = None) -> dict[str, Tensor]:
-    held, before = files.held(client)
+    held, before = files.get(client)
     slices = cuts(axes, plan)
     if not held or _same(before, plan) or _without_plan(held, before, slices):
         return held
@@ -83,7 +87,7 @@ def _put(
     round: int,
     model: State | None = None,
 ) -> None:
-    held, before = files.held(client)
+    held, before = files.get(client)
     slices = cuts(axes, plan)
     if not held or _same(before, plan) or _without_plan(held, before, slices):
         files.put(client, round, new, plan)
@@ -91,7 +95,7 @@ def _put(
     whole = _whole(axes, held, before, model)
     for name, value in new.items():
         if name not in whole:
-            whole[name] = _blank(axes, name, value, model)
+            whole[name] = _initial(axes, name, value, model)
         slices[_tensor(name)].put(whole[name], value)
     files.put(client, round, whole, Plan(key="full"))
 
@@ -100,12 +104,12 @@ def _whole(axes: AxisMap, held: dict[str, Tensor], plan: Plan, model: State | No
     """Return what a client keeps in the coordinates of the whole model, as a copy."""
     slices, whole = cuts(axes, plan), {}
     for name, value in held.items():
-        whole[name] = _blank(axes, name, value, model)
+        whole[name] = _initial(axes, name, value, model)
         slices[_tensor(name)].put(whole[name], value)
     return whole
 
 
-def _blank(axes: AxisMap, name: str, value: Tensor, model: State | None) -> Tensor:
+def _initial(axes: AxisMap, name: str, value: Tensor, model: State | None) -> Tensor:
     if model is not None:
         return model[name].detach().clone()
     return torch.zeros(axes.dims[_tensor(name)].shape, dtype=value.dtype)
@@ -116,7 +120,7 @@ def _same(one: Plan, other: Plan) -> bool:
 
 
 def _without_plan(held: dict[str, Tensor], before: Plan, slices: Mapping[str, Cut]) -> bool:
-    """Whether tensors are of the slice of now, but were written by version 0.1, which kept no plan of some."""
+    """Return whether tensors are of the current slice, but were written without a plan, by version 0.1."""
     if before != Plan():
         return False
     return all(_tensor(name) in slices and slices[_tensor(name)].shape == value.shape for name, value in held.items())

@@ -1,4 +1,4 @@
-"""`CostMeter`: what plans cost, what travels, and how long rounds take on simulated devices."""
+"""`CostMeter`: what plans cost, how many bytes are sent, and how long rounds take on simulated devices."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from nestling.server.state import Totals
 
 
 class CostMeter:
-    """Measures and adds up costs; what was measured of a plan is kept.
+    """Measures and adds up costs; the costs of a plan are measured once.
 
     Parameters
     ----------
     setup
         The experiment.
     devices
-        The devices of the clients, where rounds are timed.
+        The devices of the clients; None if rounds are not timed.
     deadline
         Seconds of a round on the simulated clock after which clients are dropped; 0 for none.
     """
@@ -48,15 +48,15 @@ class CostMeter:
             return self._cost_of_rows(plan, rows)
         sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items()), plan.blocks
         if sizes not in self._costs:
-            batch = setup.training.batch
+            batch = setup.training.batch_size
             self._costs[sizes] = cost(setup.model, setup.axes, plan, setup.example[:1], batch=batch)
         return self._costs[sizes]
 
     def _cost_of_rows(self, plan: Plan, rows: Sequence[str]) -> Cost:
         """Return what a sub-model with fewer rows costs.
 
-        All of it grows evenly with the number of classes or words, which differs from client to client: so it is
-        measured once with a single one (and special words), and the rest follows from the whole.
+        Costs grow linearly with the number of classes or words, which differs between clients. So they are measured
+        with a single one (and special words) and with all, and interpolated.
         """
         setup = self._setup
         sizes = {name: setup.axes.table[name].size for name in rows}
@@ -66,7 +66,9 @@ class CostMeter:
         if key not in self._costs:
             one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
             single = Plan(others | one, plan.blocks)
-            self._costs[key] = cost(setup.model, setup.cut_axes, single, setup.example[:1], batch=setup.training.batch)
+            self._costs[key] = cost(
+                setup.model, setup.cut_axes, single, setup.example[:1], batch=setup.training.batch_size
+            )
         more, most = len(plan.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
         pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)
         return Cost(*(low + (high - low) * more // most for low, high in pairs))
@@ -74,16 +76,16 @@ class CostMeter:
     def macs(self, plan: Plan, samples: int) -> int:
         """Return the multiply-accumulates of a client's training in a round: forward, and twice as many backward."""
         training = self._setup.training
-        return self.cost(plan).macs // training.batch * TRAINING * training.epochs * samples
+        return self.cost(plan).macs // training.batch_size * TRAINING * training.epochs * samples
 
     def bytes_down(self, plan: Plan) -> int:
-        """Return the bytes of a slice that travel to a client: those of all tensors that are shared and trained."""
+        """Return the bytes of a slice that are sent to a client: those of all tensors that are shared and trained."""
         slices = cuts(self._setup.cut_axes, plan)
         stay = sum(math.prod(slices[name].shape) * size for name, size in self._stay.items() if name in slices)
         return self.cost(plan).bytes - stay
 
     def bytes_up(self, plan: Plan) -> int:
-        """Return the bytes that will travel back, as far as that is known before there is an update."""
+        """Return the bytes that will be sent back, as far as that is known before there is an update."""
         dense = self._setup.upload.format == "dense"
         return self.bytes_down(plan) if dense else expected_bytes(self._setup, plan)
 
@@ -116,13 +118,13 @@ class CostMeter:
         for who in update.who:
             self._hand_out(totals, who, update.plan)
             totals.client_macs += self.macs(update.plan, who.samples)
-        travelled = len(update.who) * self.bytes_down(update.plan)
-        totals.bytes_down += travelled
-        totals.bytes_up += travelled if update.message is None else len(update.message)
+        sent = len(update.who) * self.bytes_down(update.plan)
+        totals.bytes_down += sent
+        totals.bytes_up += sent if update.message is None else len(update.message)
         totals.cover(update.plan, len(update.who))
 
     def recorded(self, totals: Totals) -> dict[str, Any]:
-        """Return what was spent so far, as it is recorded; simulated time only where there are devices."""
+        """Return what was spent so far, as it is recorded; simulated time only if there are devices."""
         seconds = totals.simulated_seconds if self._devices else None
         return {**totals.counts(), "simulated_seconds": seconds}
 
@@ -155,6 +157,6 @@ class CostMeter:
 
     @cached_property
     def _stay(self) -> dict[str, int]:
-        """The bytes of one value of every tensor that does not travel."""
+        """The bytes of one value of every tensor that is not sent."""
         names = self._setup.stay - self._setup.axes.tied.keys()
         return {name: tensor.itemsize for name, tensor in self._state.items() if name in names}

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data.federated import FederatedData
 from nestling.errors import TrainingError
 from nestling.methods.context import Participant, Setup
-from nestling.methods.messages import State, TestClientModelJob, TestJob
+from nestling.methods.messages import TestClientModelJob, TestJob
 from nestling.server.client_pool import ClientPool
 from nestling.server.norm_statistics import norm_batch, with_norm_statistics
 from nestling.server.state import ServerState
@@ -41,24 +42,23 @@ def evaluate(
     setup, state
         The experiment, and the state to test.
     clients, data
-        The clients, who run the tests, and the samples.
+        The clients, which run the tests, and the samples.
     levels
         The levels whose sub-models are tested: name → ratio.
     settings
         The settings of evaluations.
     own_models
-        The clients that have a model of their own, where the method keeps tensors private.
+        The clients that have a model of their own, if the method has private tensors.
     """
     if setup.private:
-        return _evaluate_own_models(
-            setup, state, clients, data, levels=levels, settings=settings, own_models=own_models
-        )
+        own_answers = _ask_own_models(setup, state, clients, own_models, settings)
+        return _measure_own_models(setup, data, own_models, own_answers, levels)
     plans = {name: setup.submodel_plan(ratio, state.method_state) for name, ratio in levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = setup.global_plan(state.method_state)
-    given = {plan: dict(weights) for plan, weights in state.networks.values()} | state.separate_global_model(setup)
+    complete = {plan: dict(weights) for plan, weights in state.networks.values()} | state.separate_global_model(setup)
     states = with_norm_statistics(
-        setup, state, clients, data, settings=settings, plans=[whole, *plans.values()], given=given
+        setup, state, clients, data, settings=settings, plans=[whole, *plans.values()], complete=complete
     )
 
     def answers_on(part: Literal["test", "validation"], models: Mapping[Plan, State]) -> dict[Plan, Answer]:
@@ -73,20 +73,20 @@ def evaluate(
 
     answers = answers_on("test", states)
     task, test = setup.task, data.test
-    figures = _headed(task.measure(answers[whole], test))
+    figures = _with_global_names(task.measure(answers[whole], test))
     if figures["global_loss"] is None:
         raise TrainingError(
             f"round {state.round}: the loss on the test set is no longer a number: try a smaller local.lr"
         )
     named = {name: plans.get(name, whole) for name in levels}
     figures["submodels"] = {name: task.measure(answers[plan], test) for name, plan in named.items()}
-    _spread(figures, task.metrics[0])
+    _add_worst_and_mean(figures, task.metrics[0])
     if state.networks:
         networks = state.networks.items()
         figures["networks"] = {name: task.measure(answers[plan], test) for name, (plan, _) in networks}
     local: dict[str, float] = {}
     if task.local_accuracy:
-        local = _local(data, figures, dict.fromkeys(range(len(data)), answers[whole]))
+        local = _add_local_accuracy(data, figures, dict.fromkeys(range(len(data)), answers[whole]))
     if len(data.validation):
         answer = answers_on("validation", {whole: states[whole]})[whole]
         measured = task.measure(answer, data.validation)
@@ -95,9 +95,9 @@ def evaluate(
 
 
 def score(figures: Mapping[str, Any], metrics: Sequence[Metric]) -> float:
-    """Return what the best round is chosen by: the first metric, the higher the better.
+    """Return the score by which the best round is chosen: the first metric, negated if lower is better.
 
-    It is that of the validation samples, where there are any, else of the test set.
+    It is measured on the validation samples if there are any, else on the test set.
 
     >>> from nestling.tasks import Classification, LanguageTask
     >>> score({"global_accuracy": 0.5}, Classification(10).metrics)
@@ -112,12 +112,12 @@ def score(figures: Mapping[str, Any], metrics: Sequence[Metric]) -> float:
     return -math.inf
 
 
-def _headed(figures: Mapping[str, Any]) -> dict[str, Any]:
+def _with_global_names(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of the global model under the names that records use."""
     return {f"global_{name}" if name in ("accuracy", "loss") else name: value for name, value in figures.items()}
 
 
-def _spread(figures: dict[str, Any], metric: Metric) -> None:
+def _add_worst_and_mean(figures: dict[str, Any], metric: Metric) -> None:
     """Add the worst and the mean of a metric over sub-models."""
     values = [measured[metric.name] for measured in figures["submodels"].values()]
     known = [value for value in values if value is not None]
@@ -126,7 +126,9 @@ def _spread(figures: dict[str, Any], metric: Metric) -> None:
     figures["mean_submodel"] = sum(known) / len(known) if known else None
 
 
-def _local(data: FederatedData, figures: dict[str, Any], answers: Mapping[int, Answer]) -> dict[str, float]:
+def _add_local_accuracy(
+    data: FederatedData, figures: dict[str, Any], answers: Mapping[int, Answer]
+) -> dict[str, float]:
     """Add the accuracy on clients' own shares, each predicting among its classes; return it per client."""
     right, seen, local = 0, 0, {}
     targets = data.test.targets()
@@ -143,34 +145,38 @@ def _local(data: FederatedData, figures: dict[str, Any], answers: Mapping[int, A
     return local
 
 
-def _evaluate_own_models(
-    setup: Setup,
-    state: ServerState,
-    clients: ClientPool,
-    data: FederatedData,
-    *,
-    levels: Mapping[str, float],
-    settings: Evaluate,
-    own_models: Sequence[Participant],
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """Test the models that clients have to themselves; those that never took part have none yet."""
-    task, round = setup.task, state.context(setup, number=state.round)
+def _ask_own_models(
+    setup: Setup, state: ServerState, clients: ClientPool, own_models: Sequence[Participant], settings: Evaluate
+) -> dict[int, Answer]:
+    """Return the answers of every client's own model to the test samples."""
+    round = state.context(setup, number=state.round)
     jobs = [
         TestClientModelJob(who, setup.method.plan.plan(round, who), settings.batch, norm_batch(setup, settings))
         for who in own_models
     ]
     results = clients.ask(jobs, lambda plan: state.download(setup, plan), state)
-    answers = {who.client: answer for who, answer in zip(own_models, results, strict=True)}
+    return {who.client: answer for who, answer in zip(own_models, results, strict=True)}
+
+
+def _measure_own_models(
+    setup: Setup,
+    data: FederatedData,
+    own_models: Sequence[Participant],
+    answers: Mapping[int, Answer],
+    levels: Mapping[str, float],
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the mean figures of the clients' own models, and the local accuracy of every client."""
+    task = setup.task
     measured = {client: task.measure(answer, data.test) for client, answer in answers.items()}
     by_level: dict[str, list[dict[str, Any]]] = {}
     for who in own_models:
         level = who.level.name if setup.method.plan.by_level else "full"
         by_level.setdefault(level, []).append(measured[who.client])
     unknown: dict[str, float | None] = {"loss": None, task.metrics[0].name: None}
-    figures = _headed(_means(list(measured.values())) if measured else unknown)  # nobody has taken part yet
+    figures = _with_global_names(_means(list(measured.values())) if measured else unknown)  # nobody has taken part yet
     figures["submodels"] = {name: _means(by_level[name]) for name in levels if name in by_level}
-    _spread(figures, task.metrics[0])
-    return figures, _local(data, figures, answers) if task.local_accuracy else {}
+    _add_worst_and_mean(figures, task.metrics[0])
+    return figures, _add_local_accuracy(data, figures, answers) if task.local_accuracy else {}
 
 
 def _means(several: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:

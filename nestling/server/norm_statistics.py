@@ -1,4 +1,4 @@
-"""Sub-models that are ready to be tested: with statistics of their norms, measured by clients."""
+"""Statistics of batch norms for sub-models that are about to be tested, measured by clients."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.data.federated import FederatedData
 from nestling.methods.context import Setup
-from nestling.methods.messages import NormStatisticsJob, State
+from nestling.methods.messages import NormStatisticsJob
 from nestling.methods.parts.static_norms import mean_statistics
 from nestling.seeds import numpy_stream
 from nestling.server.client_pool import ClientPool
 from nestling.server.state import ServerState
 from nestling.settings import Evaluate
 
-_CLIENTS = 8  # clients of one job, at most; and jobs that there are at least, for as many workers
+_MAX_CLIENTS_PER_JOB = 8
+_MIN_JOBS = 8  # if there are as many clients, so that several workers have something to do
 
 
 def with_norm_statistics(
@@ -26,9 +28,9 @@ def with_norm_statistics(
     *,
     settings: Evaluate,
     plans: Sequence[Plan],
-    given: Mapping[Plan, State] | None = None,
+    complete: Mapping[Plan, State],
 ) -> dict[Plan, State]:
-    """Return the sub-models of some plans with statistics of their norms; those that are `given` have theirs.
+    """Return the sub-models of some plans with the statistics of their batch norms.
 
     Parameters
     ----------
@@ -40,19 +42,19 @@ def with_norm_statistics(
         How many clients measure them, and in which batches.
     plans
         The sub-models.
-    given
-        Sub-models that are complete already.
+    complete
+        Sub-models that have their statistics already; they are returned, too.
     """
-    plans = [plan for plan in dict.fromkeys(plans) if plan not in (given or {})]
+    plans = [plan for plan in dict.fromkeys(plans) if plan not in complete]
     states = {plan: state.download(setup, plan) for plan in plans}
     if not setup.norm_statistics:
-        return states | dict(given or {})
+        return states | dict(complete)
     chosen, batch = _choose_clients(setup, data, settings, state.round), norm_batch(setup, settings)
-    several = max(1, min(_CLIENTS, len(chosen) // _CLIENTS))
+    per_job = max(1, min(_MAX_CLIENTS_PER_JOB, len(chosen) // _MIN_JOBS))
     jobs = [
-        NormStatisticsJob(plan, chosen[at : at + several], batch)
+        NormStatisticsJob(plan, chosen[start : start + per_job], batch)
         for plan in states
-        for at in range(0, len(chosen), several)
+        for start in range(0, len(chosen), per_job)
     ]
     parts: dict[Plan, list[tuple[State, int]]] = {plan: [] for plan in states}
     for job, sums in zip(jobs, clients.ask(jobs, states.__getitem__, state), strict=True):
@@ -60,17 +62,17 @@ def with_norm_statistics(
     for plan, submodel in states.items():
         for name, value in mean_statistics(parts[plan]).items():
             submodel[name] = value.to(submodel[name].dtype)
-    return states | dict(given or {})
+    return states | dict(complete)
 
 
 def norm_batch(setup: Setup, settings: Evaluate) -> int:
-    """Return the number of samples in a batch that statistics are measured on."""
-    return settings.statistics_batch or setup.training.batch
+    """Return the batch size with which statistics are measured."""
+    return settings.norm_batch or setup.training.batch_size
 
 
 def _choose_clients(setup: Setup, data: FederatedData, settings: Evaluate, round: int) -> tuple[int, ...]:
-    """Return the clients that measure statistics: all who have samples, or some that are drawn."""
-    wanted = settings.statistics_clients
+    """Return the clients that measure statistics: all that have samples, or some that are drawn."""
+    wanted = settings.norm_clients
 
     def has_samples(client: int) -> bool:
         return data.size(client) > 0
@@ -80,5 +82,5 @@ def _choose_clients(setup: Setup, data: FederatedData, settings: Evaluate, round
     stream = numpy_stream(setup.seed, "statistics", round)
     drawn = sorted(stream.choice(setup.clients, wanted, replace=False).tolist())
     able = tuple(filter(has_samples, drawn))
-    # where all of them are without samples, the next one who has some is chosen
+    # if none of them has samples, draw one that has
     return able or tuple(islice(filter(has_samples, stream.permutation(setup.clients).tolist()), 1))

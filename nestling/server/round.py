@@ -1,8 +1,8 @@
 """One round of federated learning: the page to read first.
 
 Every participant gets a plan: the slice of the model that it trains. Clients train, the server merges their slices
-coordinate by coordinate and takes a step. `clients` knows where clients are; the method knows what is special about it.
-A round changes nothing of the state it began with: it returns the next one, so the last whole round is always there.
+coordinate by coordinate and takes a step. `clients` runs the clients; the method's own steps are in its hooks.
+A round does not change the state it began with, but returns the next one: the last complete round is always available.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The server's step: from the old weights and the merged ones to the new ones.
 
-Averaging takes the merged weights as they are. The adaptive methods see the change as a gradient: FedAvgM (Hsu et al.,
+Averaging takes the merged weights. The adaptive methods treat the change as a gradient: FedAvgM (Hsu et al.,
 2019), FedAdam and FedYogi (Reddi et al., Adaptive Federated Optimization, ICLR 2021). Coordinates that no client held
-this round are left alone: their weights, and their momenta, stay as they are.
+this round do not change: neither their weights nor their momenta.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ def step(
     memory: Mapping[str, Tensor],
     trained: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the new weights and what the optimiser remembers.
+    """Return the new weights and the new state of the optimiser.
 
     Parameters
     ----------
     settings
         The settings of the server.
     old, merged
-        The state before the round, and what the clients made of it.
+        The model before the round, and the merged model of the clients.
     gathered
-        Gives the weight that each coordinate of a tensor gathered, in its shape; zero where nobody held it.
+        Returns the weight that each coordinate of a tensor gathered, in its shape; zero where nobody held it.
     memory
-        What the last step remembered; empty at first.
+        The optimiser's state after the last step; empty at first.
     trained
         The names of the parameters; other tensors (statistics, counters) are taken as merged.
 
@@ -49,7 +49,7 @@ def step(
     """
     if settings.optimizer == "average":
         return dict(merged), {}
-    new, kept = dict(merged), {}
+    new, new_memory = dict(merged), {}
     for name in merged:
         if name not in trained:
             continue
@@ -57,20 +57,20 @@ def step(
         held = gathered(name) > 0
         first = memory.get(f"{name}/first", torch.zeros_like(change))
         if settings.optimizer == "fedavgm":
-            moved = settings.momentum * first + change
-            direction = moved
+            momentum = settings.beta1 * first + change
+            direction = momentum
         else:
             second = memory.get(f"{name}/second", torch.full_like(change, settings.tau**2))
-            moved = settings.momentum * first + (1 - settings.momentum) * change
+            momentum = settings.beta1 * first + (1 - settings.beta1) * change
             square = change.square()
             if settings.optimizer == "fedadam":
-                spread = settings.second * second + (1 - settings.second) * square
+                variance = settings.beta2 * second + (1 - settings.beta2) * square
             else:
-                spread = second - (1 - settings.second) * square * torch.sign(second - square)
-            spread = torch.where(held, spread, second)
-            size = spread.sqrt() + settings.tau
-            direction = torch.where(size > 0, moved / size, 0.0)
-            kept[f"{name}/second"] = spread
-        kept[f"{name}/first"] = torch.where(held, moved, first)
+                variance = second - (1 - settings.beta2) * square * torch.sign(second - square)
+            variance = torch.where(held, variance, second)
+            scale = variance.sqrt() + settings.tau
+            direction = torch.where(scale > 0, momentum / scale, 0.0)
+            new_memory[f"{name}/second"] = variance
+        new_memory[f"{name}/first"] = torch.where(held, momentum, first)
         new[name] = torch.where(held, old[name] + settings.lr * direction, old[name])
-    return new, kept
+    return new, new_memory

@@ -1,4 +1,4 @@
-"""`ServerState`: what the server knows between rounds; all of it goes into a checkpoint."""
+"""`ServerState`: the state of the server between rounds; all of it is saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nestling.cut import Plan, extract
-from nestling.cut.extract import cuts
+from nestling.cut.extract import State, cuts
 from nestling.data.federated import ClientData
-from nestling.methods.context import RoundContext, Setup, State
+from nestling.methods.context import RoundContext, Setup
 from nestling.seeds import derive
 from nestling.server.client_store import ClientStore
 from nestling.settings import learning_rate
@@ -56,7 +56,7 @@ class Totals:
         return {name: getattr(self, name) for name in names}
 
     def cover(self, plan: Plan, clients: int = 1) -> None:
-        """Count the units that a plan keeps, for so many clients."""
+        """Count the units that a plan keeps, once per client."""
         for name, counts in self.coverage.items():
             for start, stop in plan.runs.get(name, ((0, len(counts)),)):
                 counts[start:stop] += clients
@@ -75,7 +75,8 @@ class ServerState:
     optimizer
         The state of the server's optimizer.
     submodels
-        What every sub-model has for itself: key of its plan → name → tensor. One that nobody trained yet is missing.
+        The tensors that belong to one sub-model alone: key of its plan → name → tensor. One that was never trained is
+        missing.
     method_state
         What the server keeps for the method.
     clients
@@ -120,7 +121,7 @@ class ServerState:
         return RoundContext(setup, number, lr, self.model, self.method_state, public, seed)
 
     def submodel_tensors(self, setup: Setup, plan: Plan) -> dict[str, Tensor]:
-        """Return what the sub-model of a plan has for itself: as trained so far, or its initial values."""
+        """Return the tensors that belong to this sub-model alone; initial values if it was never trained."""
         if plan.key in self.submodels or not setup.per_submodel:
             return self.submodels.get(plan.key, {})
         slices = cuts(setup.cut_axes, plan)
@@ -129,11 +130,11 @@ class ServerState:
         return {name: torch.full_like(tensor, start[name]) if name in start else tensor for name, tensor in own.items()}
 
     def download(self, setup: Setup, plan: Plan) -> dict[str, Tensor]:
-        """Return the sub-model of a plan: cut out of the global model, with what it has for itself."""
+        """Return the sub-model of a plan: cut out of the global model, with the tensors that belong to it alone."""
         return extract(setup.cut_axes, plan, self.model) | self.submodel_tensors(setup, plan)
 
     def separate_global_model(self, setup: Setup) -> dict[Plan, dict[str, Tensor]]:
-        """Return the global model by its plan, where the method keeps it apart from the merged one; else nothing."""
+        """Return the global model by its plan if the method keeps it apart from the merged one; else nothing."""
         state = setup.method.global_model(setup, self.method_state)
         return {} if state is None else {setup.global_plan(self.method_state): dict(state)}
 

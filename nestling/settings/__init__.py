@@ -2,6 +2,7 @@
 
 from nestling.settings.config_file import from_file
 from nestling.settings.overrides import as_value
+from nestling.settings.renamed import with_new_names
 from nestling.settings.schedule import learning_rate
 from nestling.settings.structs import (
     Data,
@@ -30,4 +31,5 @@ __all__ = [
     "from_file",
     "learning_rate",
     "read",
+    "with_new_names",
 ]

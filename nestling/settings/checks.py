@@ -24,33 +24,33 @@ def check_together(experiment: Experiment) -> None:
     _check_name(experiment.name)
     if math.isnan(experiment.worker_timeout):
         raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
-    for name in ("lr", "epochs", "batch"):
+    for name in ("lr", "epochs", "batch_size"):
         if not getattr(local, name) > 0:
             raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
-    for name in ("momentum", "weight_decay", "clip", "factor", "warmup", "proximal"):
+    for name in ("momentum", "weight_decay", "clip_norm", "lr_decay", "warmup_rounds", "proximal"):
         if not getattr(local, name) >= 0:
             raise ConfigError(f"the setting local.{name} must be 0 or more, not {getattr(local, name)!r}")
-    for name, most in (("epochs", 10**6), ("batch", _SAMPLES_AT_ONCE), ("warmup", _MOST)):
+    for name, most in (("epochs", 10**6), ("batch_size", _SAMPLES_AT_ONCE), ("warmup_rounds", _MOST)):
         if getattr(local, name) > most:
             raise ConfigError(f"the setting local.{name} must be at most {most:,}, not {getattr(local, name):,}")
     if any(milestone < 1 for milestone in local.milestones):
         raise ConfigError(f"the setting local.milestones names rounds, which count from 1, not {min(local.milestones)}")
-    if len(local.milestones) * math.log10(max(local.factor, 1.0)) + math.log10(local.lr) > _LARGEST_POWER:
+    if len(local.milestones) * math.log10(max(local.lr_decay, 1.0)) + math.log10(local.lr) > _LARGEST_POWER:
         raise ConfigError(
-            f"local.factor={local.factor!r} at {len(local.milestones)} milestones is more than a number holds"
+            f"local.lr_decay={local.lr_decay!r} at {len(local.milestones)} milestones is more than a number holds"
         )
     server = experiment.server
     for name, fits, accepted in (
         ("lr", server.lr > 0, "above 0"),
-        ("momentum", 0 <= server.momentum < 1, "0 or more and below 1"),
-        ("second", 0 <= server.second <= 1, "from 0 to 1"),
+        ("beta1", 0 <= server.beta1 < 1, "0 or more and below 1"),
+        ("beta2", 0 <= server.beta2 <= 1, "from 0 to 1"),
         ("tau", server.tau >= 0, "0 or more"),
     ):
         if not fits:
             raise ConfigError(f"the setting server.{name} must be {accepted}, not {getattr(server, name)!r}")
-    cohort = experiment.cohort
-    if cohort < 1 if isinstance(cohort, int) else cohort not in ("auto", "off"):
-        raise ConfigError(f'the setting cohort is "auto", "off" or a number of clients from 1, not {cohort!r}')
+    group = experiment.group_clients
+    if group < 1 if isinstance(group, int) else group not in ("auto", "off"):
+        raise ConfigError(f'the setting group_clients is "auto", "off" or a number of clients from 1, not {group!r}')
     if fleet.per_round > fleet.clients:
         raise ConfigError(f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}")
     if experiment.data.partition == "classes" and not experiment.data.classes_per_client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 import tomli_w
@@ -12,6 +12,7 @@ import tomli_w
 from nestling.errors import ConfigError, UploadError, first_line, nearest
 from nestling.settings.checks import check_together
 from nestling.settings.overrides import as_value, put
+from nestling.settings.renamed import RENAMED, RefusesOldNames, refuse_old_name, with_new_names
 from nestling.settings.validation import built, check
 
 MOST_ALIKE = 10**6  # the largest alpha: shares are equal to three digits, and far larger ones overflow
@@ -30,8 +31,18 @@ Scope = Literal["global", "tensor"]
 Rounding = Literal["nearest", "stochastic"]
 
 
-class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Settings(msgspec.Struct, metaclass=RefusesOldNames, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings: frozen, and nothing unknown among them."""
+
+    table: ClassVar[str] = ""
+
+    if not TYPE_CHECKING:  # so that mypy finds settings that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            new = RENAMED.get(f"{self.table}{name}")
+            raise AttributeError(
+                f"the setting {self.table}{name} " + (f"is now called {new}" if new else "does not exist")
+            )
 
 
 class Model(_Settings, frozen=True):
@@ -41,6 +52,7 @@ class Model(_Settings, frozen=True):
     pre-trained weights to start from (safetensors or a PyTorch state dict).
     """
 
+    table: ClassVar[str] = "model."
     name: str = "cnn"
     options: dict[str, Any] = {}
     width: Share = 1.0
@@ -50,35 +62,51 @@ class Model(_Settings, frozen=True):
 class Data(_Settings, frozen=True):
     """The data set, and how it is divided among clients.
 
-    `minimum` is the fewest samples that a client may have; with 0, clients may be empty, and rounds skip these.
-    `resize` brings images to that side in pixels, batch by batch (0: as stored). `samples` takes only so many
-    training samples (0: all); `validation` keeps back a share of the training set, on which the best round is then
-    chosen; `dir` is where files lie. `unlabelled` gives a share of the training samples to the server, without
-    their labels, for methods that use such; `unlabelled_test` gives it the inputs of the test set instead, as
-    FedMorph's authors do.
-
-    Of a text, `task` is to fill in masked words or to predict next ones (``default``: as the papers do with it),
-    `positions` those that the loss of masked words is over, `vocabulary` and `length` the words known and those of a
-    sequence (0: as the papers take), and `most_per_client` the most sequences that a client uses (0: all). A text's
-    validation part is its own; `validation` above 0 says that it is used.
+    Attributes
+    ----------
+    name, dir
+        The data set, and the folder of its files (empty: the cache).
+    partition, classes_per_client, alpha
+        How samples are divided: ``iid``, by ``classes`` (so many per client), ``dirichlet`` (with this concentration),
+        or by ``user``.
+    min_samples
+        The fewest samples that a client may have. With 0, clients may be empty, and rounds skip these.
+    max_samples
+        Training samples that are used (0: all).
+    augment, resize
+        Random changes of training images, and the side in pixels to which images are resized (0: as stored).
+    validation
+        The share of the training set that is kept back to choose the best round on. A text has a validation part of its
+        own, which is used where this is above 0.
+    public_share
+        The share of the training samples that the server gets, without labels, for methods that need such samples.
+    public_from_test
+        Whether the server gets the inputs of the test set instead, as FedMorph's authors do.
+    task, loss_positions
+        Of a text: to fill in masked words or to predict next ones (``default``: as in the papers), and the positions
+        that count in the loss of masked words.
+    vocabulary_size, sequence_length, max_sequences
+        Of a text: words in the vocabulary, words in a sequence (0: as in the papers), and the most sequences that a
+        client uses (0: all).
     """
 
+    table: ClassVar[str] = "data."
     name: str = "digits"
     partition: Literal["iid", "classes", "dirichlet", "user"] = "iid"
     classes_per_client: Maybe = 0
     alpha: Annotated[float, msgspec.Meta(gt=0, le=MOST_ALIKE)] = 0.5
-    minimum: Maybe = 1
+    min_samples: Maybe = 1
     augment: Literal["default", "none", "crop-flip"] = "default"
     resize: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
-    samples: Maybe = 0
+    max_samples: Maybe = 0
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    unlabelled: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    unlabelled_test: bool = False
+    public_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    public_from_test: bool = False
     task: Literal["default", "masked-word", "next-word"] = "default"
-    positions: Literal["all", "masked"] = "all"
-    vocabulary: Annotated[int, msgspec.Meta(ge=0, le=10**7)] = 0
-    length: Annotated[int, msgspec.Meta(ge=0, le=10**5)] = 0
-    most_per_client: Maybe = 0
+    loss_positions: Literal["all", "masked"] = "all"
+    vocabulary_size: Annotated[int, msgspec.Meta(ge=0, le=10**7)] = 0
+    sequence_length: Annotated[int, msgspec.Meta(ge=0, le=10**5)] = 0
+    max_sequences: Maybe = 0
     dir: str = ""
 
 
@@ -90,6 +118,7 @@ class FleetSettings(_Settings, frozen=True):
     levels follow from the devices' memory instead, and rounds are timed; `deadline` seconds later clients are dropped.
     """
 
+    table: ClassVar[str] = "fleet."
     clients: Clients = 100
     per_round: Count = 10
     levels: str = "a-b-c-d-e"
@@ -107,29 +136,30 @@ class LocalTraining(_Settings, frozen=True):
         ``"sgd"`` or ``"adam"``; fresh in every round.
     lr, momentum, weight_decay
         As PyTorch's optimisers take them (momentum is SGD's).
-    clip
+    clip_norm
         The largest norm of the gradient; 0 leaves it as it is.
-    epochs, batch
+    epochs, batch_size
         Passes over the client's samples in one round, and samples in a step.
     schedule
-        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `factor` after every
+        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `lr_decay` after every
         round in `milestones`), or ``"cosine"`` (down towards zero, which the round after the last would have). In
-        the first `warmup` rounds it rises linearly.
+        the first `warmup_rounds` rounds it rises linearly.
     proximal
         FedProx's μ, on top of any method's own: holds clients near the weights they received.
     """
 
+    table: ClassVar[str] = "local."
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    clip: float = 1.0
+    clip_norm: float = 1.0
     epochs: int = 5
-    batch: int = 10
+    batch_size: int = 10
     schedule: Literal["constant", "steps", "cosine"] = "constant"
     milestones: tuple[int, ...] = ()
-    factor: float = 0.1
-    warmup: int = 0
+    lr_decay: float = 0.1
+    warmup_rounds: int = 0
     proximal: float = 0.0
 
 
@@ -140,17 +170,18 @@ class ServerSettings(_Settings, frozen=True):
     ----------
     optimizer
         ``"average"``, ``"fedavgm"``, ``"fedadam"`` or ``"fedyogi"``.
-    lr, momentum, second, tau
+    lr, beta1, beta2, tau
         The adaptive methods' step size, β₁, β₂ and τ (Algorithm 2 of Reddi et al.).
     weighting
         How much a client counts in the merge: ``"none"`` all the same, by ``"samples"``, by ``"width"``, or as the
         ``"method"`` says.
     """
 
+    table: ClassVar[str] = "server."
     optimizer: Literal["average", "fedavgm", "fedadam", "fedyogi"] = "average"
     lr: float = 1.0
-    momentum: float = 0.9
-    second: float = 0.99
+    beta1: float = 0.9
+    beta2: float = 0.99
     tau: float = 1e-3
     weighting: Literal["method", "none", "samples", "width"] = "method"
 
@@ -170,7 +201,7 @@ class Upload(_Settings, frozen=True):
           Gradient Descent, 2014; scaled as in Karimireddy et al., Error Feedback Fixes SignSGD, 2019). Zero is sent
           as a positive value.
         - ``"topk-8bit"``, ``"topk-1bit"``: both; the second is Sattler et al.'s sparse ternary compression (2019).
-    share
+    fraction
         Of all floating-point values, how many ``topk`` keeps: rounded up. Zeros among them need not be sent.
     scope
         Whether ``topk`` looks for the largest in all tensors together (``"global"``) or in each one (``"tensor"``).
@@ -180,8 +211,9 @@ class Upload(_Settings, frozen=True):
         Whether what was not sent is remembered and added to the next change (see `compress`).
     """
 
+    table: ClassVar[str] = "upload."
     format: Format = "dense"
-    share: float = 0.1
+    fraction: float = 0.1
     scope: Scope = "global"
     rounding: Rounding = "nearest"
     feedback: bool = False
@@ -191,9 +223,9 @@ class Upload(_Settings, frozen=True):
             given, names = getattr(self, field), get_args(known)
             if given not in names:
                 raise UploadError(f"there is no {field} {given!r} of uploads{nearest(str(given), names)}")
-        if not (isinstance(self.share, float | int) and 0 < self.share <= 1):
+        if not (isinstance(self.fraction, float | int) and 0 < self.fraction <= 1):
             raise UploadError(
-                f"upload.share (of values that are sent) must be above 0 and at most 1, not {self.share!r}"
+                f"upload.fraction (of values that are sent) must be above 0 and at most 1, not {self.fraction!r}"
             )
 
 
@@ -210,18 +242,19 @@ class Evaluate(_Settings, frozen=True):
         Test samples used (0: all).
     submodels
         Whether every level is tested, not the whole model alone.
-    statistics_clients
+    norm_clients
         Clients asked for statistics of the norms (0: all of them).
-    statistics_batch
+    norm_batch
         Samples in a batch of those (0: as in training).
     """
 
+    table: ClassVar[str] = "evaluate."
     every: Count = 1
     batch: Count = 500
     samples: Maybe = 0
     submodels: bool = True
-    statistics_clients: Maybe = 0
-    statistics_batch: Maybe = 0
+    norm_clients: Maybe = 0
+    norm_batch: Maybe = 0
 
 
 class Experiment(_Settings, frozen=True):
@@ -243,7 +276,7 @@ class Experiment(_Settings, frozen=True):
         Where models compute: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
     precision
         ``full``, or ``mixed`` for training on GPUs.
-    select
+    select_rows
         Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
         fewer bytes, and the same result, as the masked loss uses no others.
     threads
@@ -255,7 +288,7 @@ class Experiment(_Settings, frozen=True):
         of norms, no samples made ready at once. It is slower, and changes the last bits of figures: for comparison,
         and where a kernel is under suspicion. Kernels that are known to corrupt memory or to answer wrongly stay
         replaced (`nestling.safe_kernels`).
-    cohort
+    group_clients
         How many small clients of one shape train together, as one grouped network: ``"auto"`` as many as pays by
         measurement, ``"off"`` none, or at most so many. It changes the last bits of figures.
 
@@ -278,11 +311,11 @@ class Experiment(_Settings, frozen=True):
     address: str = ""
     device: str = "cpu"
     precision: Precision = "full"
-    cohort: str | int = "auto"
+    group_clients: str | int = "auto"
     threads: Count = 1
     accelerate: Literal["auto", "off"] = "auto"
-    checkpoint: Count = 10
-    select: bool = False
+    checkpoint_every: Count = 10
+    select_rows: bool = False
     model: Model = Model()
     data: Data = Data()
     fleet: FleetSettings = FleetSettings()
@@ -301,9 +334,9 @@ class Experiment(_Settings, frozen=True):
 
     @classmethod
     def from_toml(cls, text: str) -> Experiment:
-        """Read an experiment from TOML text; settings that are not named keep their defaults."""
+        """Read an experiment from TOML text, with old or new names; settings that are not named keep their defaults."""
         try:
-            return read(tomllib.loads(text))
+            return read(with_new_names(tomllib.loads(text)))
         except RecursionError:
             raise ConfigError("this TOML is nested too deep: settings have at most three levels") from None
         except ConfigError:
@@ -329,6 +362,7 @@ class Experiment(_Settings, frozen=True):
             key, equals, text = override.partition("=")
             if not equals:
                 raise ConfigError(f"{override!r} is not a setting: write key=value, such as rounds=5")
+            refuse_old_name(key.strip())
             changes.append((key.strip(), as_value(text)))
         last = dict(changes)
         if last.get("model.name", self.model.name) != self.model.name:

@@ -1,4 +1,4 @@
-"""What is learnt and how it is measured."""
+"""Tasks: what a model learns and how it is measured."""
 
 from nestling.tasks.classification import Classification
 from nestling.tasks.language import LanguageTask

@@ -32,9 +32,8 @@ class ClassLoss:
         """Return the mean over all targets (N, …) of logits (N, …, classes), and the masked logits.
 
         Targets of −100 (padding) do not count. A client that received only the rows of its own classes has no logits
-        of the others. They would be zero, as in `masked`: in the softmax, `mask.absent` zeros count as much as one
-        logit of log(absent). The logits returned then have one zero for all of them, which is the answer where all of
-        the client's own logits are below it.
+        of the others. They would be zero, as in `masked`: in the softmax, `mask.absent` zeros are equivalent to one
+        logit of log(absent). The logits returned then have a single zero for all absent classes.
         """
         logits = scores = masked(output, None if mask is None else mask.held)
         if mask is not None and mask.absent:
@@ -55,7 +54,7 @@ def count_targets(targets: Tensor) -> int:
 
 
 def masked(logits: Tensor, held: Tensor | None) -> Tensor:
-    """Set the logits of classes that the client does not hold to zero (HeteroFL, §3; zero, not −∞).
+    """Set the logits of classes that the client does not hold to zero (HeteroFL, §4; zero, not −∞).
 
     >>> masked(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([0, 2]))
     tensor([[1., 0., 3.]])

@@ -1,7 +1,7 @@
-"""`LanguageTask`: what a model reads of sequences of words, what it should predict, and how it is measured.
+"""`LanguageTask`: inputs, targets and metrics of models that read sequences of words.
 
-Two tasks: to fill in words that were masked (HeteroFL, section 4: 15 % of them), and to predict every next word
-(FedRolex, section 4). Counts are sums over positions, so that those of many clients or workers add up exactly.
+Two tasks: predicting masked words (HeteroFL, §4: 15 % of all words), and predicting every next word (FedRolex, §4).
+Counts are sums over positions, so that those of many clients or workers add up exactly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from nestling.kernels.cross_entropy import correct
 from nestling.tasks.class_loss import ClassLoss
 from nestling.tasks.task import Metric
 
-IGNORED = -100  # a target that counts for nothing: PyTorch's own number for it
-TokenSums = dict[str, tuple[int, float, int]]  # kind of position → how many, their loss, how many were right
+IGNORED = -100  # the target of positions that do not count, as in PyTorch
+TokenSums = dict[
+    str, tuple[int, float, int]
+]  # kind of position → their number, the sum of their losses, correct predictions
 
 _CHUNK = 250  # sequences that one job tests; which of their words are masked depends on it
-_LOGITS = 2**23  # computed at a time in tests: 32 MiB
+_MAX_LOGITS = 2**23  # most logits computed at once in tests: 32 MiB
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,16 @@ class LanguageTask(ClassLoss):
     task
         ``"masked-word"`` or ``"next-word"``.
     mask, padding
-        The numbers that stand for a word to be filled in (−1: there are none), and for nothing at all.
+        The numbers of the mask token and of padding; −1 for none.
     classes
-        The size of the vocabulary that answers are over.
+        The size of the vocabulary that is predicted.
     unknown, end
-        The numbers of the word that stands for all others, and of the end of a sentence; −1 for none.
+        The numbers of the token for unknown words and of the end of a sentence; −1 for none.
     share
         The share of words that are masked.
     positions
-        Whether the loss of the masked task is over ``"all"`` positions, as in HeteroFL's experiments, or over those
-        that are ``"masked"``.
+        Whether the loss of the masked task is over ``"all"`` positions, as in HeteroFL's experiments, or only over
+        ``"masked"`` ones.
     accelerate
         Whether our faster kernel may compute the loss.
     """
@@ -59,7 +61,7 @@ class LanguageTask(ClassLoss):
     positions: Literal["all", "masked"] = "all"
     classes: int = 1
     accelerate: bool = True
-    local_accuracy: ClassVar[bool] = False  # clients may be hundreds of thousands
+    local_accuracy: ClassVar[bool] = False  # there may be hundreds of thousands of clients
 
     @property
     def name(self) -> str:
@@ -68,7 +70,7 @@ class LanguageTask(ClassLoss):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Return what is measured; the best round is chosen by the first."""
+        """Return the metrics; the first one determines the best round."""
         perplexity, loss = Metric("perplexity", "lower"), Metric("loss", "lower")
         accuracy = Metric("accuracy", "higher", percent=True)
         return (perplexity, loss) if self.task == "masked-word" else (accuracy, loss, perplexity)
@@ -83,7 +85,7 @@ class LanguageTask(ClassLoss):
         return self.batch(samples, random, positions="" if training else "all")
 
     def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
-        """Return why a model cannot learn to predict next words: what it says must not depend on later words."""
+        """Return why a model cannot learn to predict next words: its output must not depend on later words."""
         if self.task != "next-word" or example.shape[1] < 2 or not isinstance(model, nn.Module):
             return ""
         one = example[:1]
@@ -106,7 +108,7 @@ class LanguageTask(ClassLoss):
         return (*inputs.shape, self.classes)
 
     def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> TokenSums:
-        """Return sums over positions: logits would be far too many."""
+        """Return sums over positions: all logits would take too much memory."""
         return self.sums(output, inputs, targets)
 
     def join(self, answers: Iterable[TokenSums]) -> TokenSums:
@@ -123,16 +125,16 @@ class LanguageTask(ClassLoss):
         return total
 
     def test_chunk(self, samples: int) -> int:
-        """Return the number of sequences that one job tests: always the same, as masks are drawn by job."""
+        """Return the number of sequences that one job tests: a constant, as masks are drawn per job."""
         del samples
         return _CHUNK
 
     def test_batch(self, inputs: Tensor, most: int) -> int:
-        """Return the number of sequences (N, length) tested at once: a word has as many logits as the vocabulary."""
-        return max(1, min(most, _LOGITS // (inputs.shape[1] * self.classes)))
+        """Return the batch size of tests: every word has as many logits as the vocabulary has words."""
+        return max(1, min(most, _MAX_LOGITS // (inputs.shape[1] * self.classes)))
 
     def batch(self, sequences: Tensor, generator: torch.Generator, positions: str = "") -> tuple[Tensor, Tensor]:
-        """Return what a model reads of sequences (N, width), and the targets, both (N, length).
+        """Return the inputs and targets, both (N, length), of sequences (N, width).
 
         >>> task = LanguageTask("next-word", padding=9)
         >>> task.batch(torch.tensor([[1, 5, 2, 9]]), torch.Generator())
@@ -140,24 +142,24 @@ class LanguageTask(ClassLoss):
         """
         sequences = sequences.long()
         if self.task == "next-word":
-            return sequences[:, :-1], _asked(sequences[:, 1:], sequences[:, 1:] != self.padding)
-        there = sequences != self.padding
-        chosen = (torch.rand(sequences.shape, generator=generator) < self.share) & there
-        if not chosen.any():  # a batch in which nothing is asked for has no loss
-            chosen.view(-1)[there.view(-1).nonzero()[0]] = True
-        covered = chosen if (positions or self.positions) == "masked" else there
-        return sequences.masked_fill(chosen, self.mask), _asked(sequences, covered)
+            return sequences[:, :-1], _targets_at(sequences[:, 1:], sequences[:, 1:] != self.padding)
+        words = sequences != self.padding
+        chosen = (torch.rand(sequences.shape, generator=generator) < self.share) & words
+        if not chosen.any():  # a batch without targets has no loss
+            chosen.view(-1)[words.view(-1).nonzero()[0]] = True
+        covered = chosen if (positions or self.positions) == "masked" else words
+        return sequences.masked_fill(chosen, self.mask), _targets_at(sequences, covered)
 
     def kinds(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the positions of every kind that is counted for itself, as masks of the shape of `targets`."""
-        asked = targets != IGNORED
+        """Return the positions of every kind that is counted separately, as masks of the shape of `targets`."""
+        counted = targets != IGNORED
         if self.task == "masked-word":
-            return {"all": asked, "masked": asked & (inputs == self.mask)}
-        known = asked & (targets != self.unknown)
-        return {"all": asked, "no_oov": known, "no_oov_eos": known & (targets != self.end)}
+            return {"all": counted, "masked": counted & (inputs == self.mask)}
+        known = counted & (targets != self.unknown)
+        return {"all": counted, "no_oov": known, "no_oov_eos": known & (targets != self.end)}
 
     def sums(self, logits: Tensor, inputs: Tensor, targets: Tensor) -> TokenSums:
-        """Count a batch: logits (N, length, vocabulary), inputs and targets (N, length).
+        """Return the sums of a batch: logits (N, length, vocabulary), inputs and targets (N, length).
 
         >>> logits = torch.tensor([[[0.0, 0.0], [0.0, 0.0]]])
         >>> LanguageTask("next-word", unknown=1).sums(logits, torch.zeros(1, 2), torch.tensor([[0, 1]]))["no_oov"]
@@ -171,9 +173,9 @@ class LanguageTask(ClassLoss):
         }
 
     def measure(self, answer: TokenSums, data: ClientData | None = None) -> dict[str, Any]:
-        """Return the figures that sums stand for; a perplexity that is no number is None.
+        """Return the metrics of sums; None for those that are not finite.
 
-        ``loss`` and ``perplexity`` are those of the positions that training minimises the loss of.
+        ``loss`` and ``perplexity`` are over the positions of the training loss.
         """
         del data
         if self.task == "masked-word":
@@ -183,7 +185,7 @@ class LanguageTask(ClassLoss):
         return {"accuracy": _accuracy(answer["all"]), **accuracies, **_of(answer["all"])}
 
 
-def _asked(targets: Tensor, where: Tensor) -> Tensor:
+def _targets_at(targets: Tensor, where: Tensor) -> Tensor:
     return targets.masked_fill(~where, IGNORED)
 
 

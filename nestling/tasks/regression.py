@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.data.federated import ClientData
 from nestling.errors import TrainingError
-from nestling.tasks.task import Batch, LossResult, Metric, OutputMask
-
-_CHUNK = 1000  # samples that one job tests
+from nestling.tasks.task import Batch, LossResult, Metric, OutputMask, SampleTask
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(SampleTask):
     """The mean squared error of outputs (N, …) against targets of the same shape.
 
     Examples
     --------
+    >>> import torch
     >>> loss, _ = Regression().loss_of(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]]))
     >>> loss.value, loss.correct
     (tensor(2.), None)
@@ -32,13 +30,7 @@ class Regression:
     name: ClassVar[str] = "regression"
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("rmse", "lower"), Metric("mae", "lower"), Metric("loss", "lower"))
     classes: ClassVar[int] = 0
-    draws: ClassVar[bool] = False
     local_accuracy: ClassVar[bool] = False
-
-    def prepare(self, samples: Batch, random: torch.Generator, *, training: bool) -> Batch:
-        """Return inputs and targets as they are."""
-        del random, training
-        return samples
 
     def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
         """Return the loss of a model on a batch."""
@@ -53,37 +45,13 @@ class Regression:
             raise TrainingError(f"regression needs outputs of the targets' shape {tuple(targets.shape)}, not {shape}")
         return LossResult(F.mse_loss(output, targets), len(targets)), output
 
-    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
-        """Return nothing: any model may learn it."""
-        del model, example
-        return ""
-
     def output_shape(self, inputs: Tensor) -> None:
-        """Return None: that of the targets, which differs from data to data."""
+        """Return None: it is that of the targets, which depends on the data."""
         del inputs
-
-    def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the output: targets stay at the server."""
-        del inputs, targets
-        return output
-
-    def join(self, answers: Iterable[Tensor]) -> Tensor:
-        """Return the outputs on all samples, on the CPU."""
-        return torch.cat(list(answers)).cpu()
 
     def measure(self, answer: Tensor, data: ClientData) -> dict[str, float | None]:
         """Return the root of the mean squared error, the mean absolute error, and the loss."""
         error = answer.double() - data.targets()[: len(answer)].double()
         loss, mae = error.square().mean().item(), error.abs().mean().item()
-        figures = {"rmse": math.sqrt(loss), "mae": mae, "loss": loss}
-        return {name: value if math.isfinite(value) else None for name, value in figures.items()}
-
-    def test_chunk(self, samples: int) -> int:
-        """Return the number of samples that one job tests."""
-        del samples
-        return _CHUNK
-
-    def test_batch(self, inputs: Tensor, most: int) -> int:
-        """Return `most`, whatever the inputs."""
-        del inputs
-        return most
+        metrics = {"rmse": math.sqrt(loss), "mae": mae, "loss": loss}
+        return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from nestling.data.federated import ClientData
 
 Answer = Any  # what a task keeps of a model's output: logits, or sums over positions
 Batch = tuple[Tensor, Tensor]  # inputs (N, …) and targets (N, …)
+
+_MAX_CHUNK = 1000  # most samples that one job tests
+_MIN_JOBS = 8  # least test jobs, for as many workers, unless a job would get less than a tenth of _MAX_CHUNK
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class LossResult:
 
 @dataclass(frozen=True, eq=False)
 class OutputMask:
-    """Which classes a client's loss is about (HeteroFL's masked loss).
+    """The classes in a client's loss (HeteroFL's masked loss, §4).
 
     Attributes
     ----------
@@ -54,7 +58,7 @@ class OutputMask:
     rows
         The rows of the model, by axis, that merge from this client; empty for all.
     absent
-        The number of classes that the client's model has no row for, because it received its own classes only.
+        The number of classes without a row in the client's model, because it received only its own classes.
     """
 
     held: Tensor | None = None
@@ -63,21 +67,7 @@ class OutputMask:
 
 
 class Task(Protocol):
-    """What a model learns from batches, and what is measured of its answers.
-
-    Attributes
-    ----------
-    name
-        The name of the task.
-    metrics
-        What is measured; the best round is chosen by the first.
-    classes
-        The number of classes, or of words, that targets are among; 0 for tasks without classes.
-    draws
-        Whether `prepare` draws random numbers.
-    local_accuracy
-        Whether clients are also tested on their own share of the test set, among the classes that they hold.
-    """
+    """What a model learns from batches, and how its answers are measured."""
 
     @property
     def name(self) -> str:
@@ -85,11 +75,11 @@ class Task(Protocol):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Return what is measured; the best round is chosen by the first."""
+        """Return the metrics; the first one determines the best round."""
 
     @property
     def classes(self) -> int:
-        """Return the number of classes that targets are among; 0 without classes."""
+        """Return the number of classes, or of words; 0 for tasks without classes."""
 
     @property
     def draws(self) -> bool:
@@ -100,7 +90,7 @@ class Task(Protocol):
         """Whether clients are also tested on their share of the test set, among the classes that they hold."""
 
     def prepare(self, samples: Any, random: torch.Generator, *, training: bool) -> tuple[Tensor, Tensor]:
-        """Return inputs (N, …) and targets (N, …) of samples as the data holds them, on the CPU."""
+        """Return inputs (N, …) and targets (N, …) from raw samples, on the CPU."""
 
     def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
         """Return the loss of a model on a batch."""
@@ -112,19 +102,61 @@ class Task(Protocol):
         """Return why a model cannot learn the task, such as that it "sees …"; empty where nothing is wrong."""
 
     def output_shape(self, inputs: Tensor) -> tuple[int, ...] | None:
-        """Return the shape that a model's output on inputs must have; None where that is not known."""
+        """Return the shape that a model's output on inputs must have; None if it is not known."""
 
     def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Answer:
-        """Return what is kept of a model's output on a batch, in a worker."""
+        """Return what a worker keeps of a model's output on a batch."""
 
     def join(self, answers: Iterable[Answer]) -> Answer:
-        """Return the answer on several batches from those on each, in order."""
+        """Return the answer on several batches from their answers, in order."""
 
     def measure(self, answer: Answer, data: ClientData) -> dict[str, float | None]:
-        """Return the figures of an answer on all samples of a data set; a figure that is no number is None."""
+        """Return the metrics of an answer on all samples of a data set; None for those that are not finite."""
 
     def test_chunk(self, samples: int) -> int:
-        """Return the number of samples that one job tests, of so many in all."""
+        """Return the number of samples that one job tests, of `samples` in total."""
 
     def test_batch(self, inputs: Tensor, most: int) -> int:
-        """Return the number of samples that go through a model at once in a test: at most `most`."""
+        """Return the batch size of tests, at most `most`."""
+
+
+class SampleTask:
+    """Base class of tasks with one target per sample: batches and outputs are used as they are."""
+
+    draws: ClassVar[bool] = False
+
+    def prepare(self, samples: Batch, random: torch.Generator, *, training: bool) -> Batch:
+        """Return inputs and targets as they are."""
+        del random, training
+        return samples
+
+    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+        """Return an empty string: any model can learn the task."""
+        del model, example
+        return ""
+
+    def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the output, (N, …); `measure` compares it with the targets."""
+        del inputs, targets
+        return output
+
+    def join(self, answers: Iterable[Tensor]) -> Tensor:
+        """Return the outputs on all samples, on the CPU.
+
+        >>> SampleTask().join([torch.zeros(1, 3), torch.ones(1, 3)]).shape
+        torch.Size([2, 3])
+        """
+        return torch.cat(list(answers)).cpu()
+
+    def test_chunk(self, samples: int) -> int:
+        """Return the number of samples that one job tests.
+
+        >>> SampleTask().test_chunk(10_000), SampleTask().test_chunk(400)
+        (1000, 100)
+        """
+        return min(_MAX_CHUNK, max(_MAX_CHUNK // 10, math.ceil(samples / _MIN_JOBS)))
+
+    def test_batch(self, inputs: Tensor, most: int) -> int:
+        """Return `most`, whatever the inputs."""
+        del inputs
+        return most

@@ -42,7 +42,7 @@ def compress(
 
     Examples
     --------
-    >>> settings = Upload(format="topk", share=0.5, feedback=True)
+    >>> settings = Upload(format="topk", fraction=0.5, feedback=True)
     >>> change = {"weight": torch.tensor([3.0, 2.0])}
     >>> first, residual = compress(change, {}, settings)
     >>> second, residual = compress(change, residual, settings)
@@ -57,11 +57,12 @@ def compress(
         if tensor.is_floating_point()
     }
     for name in residual:
-        one, two = (f"{tuple(of[name].shape)} {of[name].dtype}" if name in of else "none" for of in (values, residual))
-        if one != two:
-            raise UploadError(
-                f"the residual does not fit the change: of {name!r} there is {one} to send, {two} left over"
-            )
+        kinds = [
+            f"{tuple(state[name].shape)} {state[name].dtype}" if name in state else "missing"
+            for state in (values, residual)
+        ]
+        if kinds[0] != kinds[1]:
+            raise UploadError(f"the change of {name!r} is {kinds[0]}, but its residual is {kinds[1]}")
     total = {name: value + residual[name] if name in residual else value for name, value in values.items()}
     data = encode({**change, **{name: total[name].to(change[name].dtype) for name in total}}, settings, seed=seed)
     sent = decode(data, change)

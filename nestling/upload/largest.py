@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nestling.settings.structs import Scope
-from nestling.upload.rice import Places
+from nestling.upload.rice import Indices
 
 
-def largest(flats: Sequence[Tensor], share: float, scope: Scope) -> list[Places]:
+def largest(flats: Sequence[Tensor], share: float, scope: Scope) -> list[Indices]:
     """Return for every tensor the indices of its values among the `share` of largest magnitude.
 
     Among equal magnitudes the first are selected. Zeros never are: values that are not sent are decoded as zeros.
@@ -32,12 +32,12 @@ def largest(flats: Sequence[Tensor], share: float, scope: Scope) -> list[Places]
     [array([1]), array([0])]
     """
     if scope == "tensor":
-        return [_places(_magnitudes([flat]), share) for flat in flats]
+        return [_largest_indices(_magnitudes([flat]), share) for flat in flats]
     if not flats:
         return []
-    places = _places(_magnitudes(flats), share)
+    indices = _largest_indices(_magnitudes(flats), share)
     ends = np.cumsum([len(flat) for flat in flats])
-    parts = np.split(places, np.searchsorted(places, ends[:-1]))
+    parts = np.split(indices, np.searchsorted(indices, ends[:-1]))
     return [part - (end - len(flat)) for part, end, flat in zip(parts, ends, flats, strict=True)]
 
 
@@ -49,7 +49,7 @@ def _magnitudes(flats: Sequence[Tensor]) -> NDArray[np.int32] | NDArray[np.int64
     return bits.bitwise_and_(torch.iinfo(bits.dtype).max).numpy()
 
 
-def _places(magnitudes: NDArray[np.int32] | NDArray[np.int64], share: float) -> Places:
+def _largest_indices(magnitudes: NDArray[np.int32] | NDArray[np.int64], share: float) -> Indices:
     size = len(magnitudes)
     count = min(size, math.ceil(round(share * size, 9)))  # 0.07 · 100 is 7.000000000000001
     if not count:

@@ -20,11 +20,11 @@ from nestling.settings.structs import Format, Upload
 from nestling.upload import rice
 from nestling.upload.largest import largest
 from nestling.upload.reader import Reader
-from nestling.upload.rice import Places
+from nestling.upload.rice import Indices
 from nestling.upload.values import EIGHT_BITS, ONE_BIT, RAW, Values
 
 _VERSION = "nestling-upload-1"
-_HEAD = 5
+_HEADER_SIZE = 5
 
 
 class _Format(NamedTuple):
@@ -63,7 +63,7 @@ def encode(change: Mapping[str, Tensor], settings: Upload, *, seed: int = 0) -> 
     Examples
     --------
     >>> change = {"weight": torch.tensor([[0.1, -4.0], [2.0, 0.0]])}
-    >>> data = encode(change, Upload(format="topk", share=0.5))
+    >>> data = encode(change, Upload(format="topk", fraction=0.5))
     >>> len(data), decode(data, change)
     (16, {'weight': tensor([[ 0., -4.], [ 2., 0.]])})
     """
@@ -71,15 +71,15 @@ def encode(change: Mapping[str, Tensor], settings: Upload, *, seed: int = 0) -> 
     noise = torch_stream(seed, "upload") if settings.rounding == "stochastic" else None
     format = _FORMATS[settings.format]
     coded = [name for name, flat in flats.items() if flat.is_floating_point()]
-    places: dict[str, Places] = {}
+    indices: dict[str, Indices] = {}
     if format.sparse:
-        selected = largest([flats[name] for name in coded], settings.share, settings.scope)
-        places = dict(zip(coded, selected, strict=True))
+        selected = largest([flats[name] for name in coded], settings.fraction, settings.scope)
+        indices = dict(zip(coded, selected, strict=True))
     parts = []
     for name, flat in flats.items():
-        if name in places:
-            parts.append(rice.write(places[name], len(flat)))
-            parts.append(format.values.write(flat[torch.from_numpy(places[name])], noise))
+        if name in indices:
+            parts.append(rice.write(indices[name], len(flat)))
+            parts.append(format.values.write(flat[torch.from_numpy(indices[name])], noise))
         else:
             parts.append((format.values if flat.is_floating_point() else RAW).write(flat, noise))
     head = bytes([list(_FORMATS).index(settings.format)])
@@ -112,9 +112,9 @@ def decode(data: bytes, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     nestling.errors.UploadError: the upload of 11 bytes was damaged on its way, or is one of other tensors: its checksum
     is wrong
     """
-    if len(data) < _HEAD or data[0] >= len(_FORMATS):
+    if len(data) < _HEADER_SIZE or data[0] >= len(_FORMATS):
         raise UploadError(f"these {len(data)} bytes are no upload of a known format")
-    head, checksum, body = bytes(data[:1]), bytes(data[1:_HEAD]), bytes(data[_HEAD:])
+    head, checksum, body = bytes(data[:1]), bytes(data[1:_HEADER_SIZE]), bytes(data[_HEADER_SIZE:])
     if checksum != _checksum(head, body, like):
         raise UploadError(
             f"the upload of {len(data)} bytes was damaged on its way, or is one of other tensors: its checksum is wrong"
@@ -137,10 +137,10 @@ def _read(reader: Reader, like: Tensor, format: _Format) -> Tensor:
         return RAW.read(reader, size, dtype).view(like.shape)
     if not format.sparse:
         return format.values.read(reader, size, dtype).view(like.shape)
-    places = rice.read(reader, size)
-    values = format.values.read(reader, len(places), dtype)
+    indices = rice.read(reader, size)
+    values = format.values.read(reader, len(indices), dtype)
     flat = torch.zeros(size, dtype=dtype)
-    flat[torch.from_numpy(places)] = values
+    flat[torch.from_numpy(indices)] = values
     return flat.view(like.shape)
 
 

@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from nestling.errors import UploadError
 from nestling.upload.reader import Reader
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
-def write(places: Places, size: int) -> bytes:
+def write(indices: Indices, size: int) -> bytes:
     """Return the code of increasing indices below `size`.
 
     >>> code = write(np.array([3, 4, 900]), 1000)
     >>> len(code), read(Reader(code), 1000)
     (8, array([  3,   4, 900]))
     """
-    count = len(places)
+    count = len(indices)
     head = count.to_bytes(_width(size), "little")
     if count in (0, size):
         return head
-    gaps = np.diff(places, prepend=-1) - 1
+    gaps = np.diff(indices, prepend=-1) - 1
     low = _parameter(gaps)
     high = gaps >> low
     unary = np.zeros(count + int(high.sum()), np.uint8)
@@ -38,7 +38,7 @@ def write(places: Places, size: int) -> bytes:
     return b"".join((head, bytes([low]), np.packbits(lowest.astype(np.uint8)).tobytes(), np.packbits(unary).tobytes()))
 
 
-def read(reader: Reader, size: int) -> Places:
+def read(reader: Reader, size: int) -> Indices:
     """Return the indices that `write` has encoded: increasing, and below `size`."""
     count = int.from_bytes(reader.take(_width(size)).tobytes(), "little")
     if count > size:
@@ -55,13 +55,13 @@ def read(reader: Reader, size: int) -> Places:
         raise UploadError(f"the message holds {len(ones)} indices, but its header says {count}")
     reader.take(int(ones[-1]) // 8 + 1)
     gaps = ((np.diff(ones, prepend=-1) - 1) << low) + lowest @ (1 << np.arange(low))
-    places: Places = np.cumsum(gaps + 1) - 1
-    if places[-1] >= size:
-        raise UploadError(f"the index {places[-1]} is not in 0 to {size - 1}")
-    return places
+    indices: Indices = np.cumsum(gaps + 1) - 1
+    if indices[-1] >= size:
+        raise UploadError(f"the index {indices[-1]} is not in 0 to {size - 1}")
+    return indices
 
 
-def _parameter(gaps: Places) -> int:
+def _parameter(gaps: Indices) -> int:
     """Return the number of lowest bits with the shortest code; 0, the bitmap, is always a candidate."""
     near = (int(gaps.sum()) // len(gaps) + 1).bit_length() - 1
     candidates: set[int] = {0, *range(max(0, near - 1), near + 2)}

@@ -12,8 +12,8 @@ from torch import Tensor
 from nestling.errors import UploadError
 from nestling.upload.reader import Reader
 
-_MOST = 127  # quantisation levels on either side of zero
-_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LEVELS = 127  # quantisation levels on either side of zero
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Values(NamedTuple):
@@ -39,7 +39,7 @@ def write_raw(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:
     """
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    bits = flat.contiguous().view(_WHOLE[flat.itemsize]).numpy()
+    bits = flat.contiguous().view(_INTEGERS[flat.itemsize]).numpy()
     return bits.astype(f"<i{flat.itemsize}", copy=False).tobytes()
 
 
@@ -65,12 +65,12 @@ def write_8bit(flat: Tensor, noise: torch.Generator | None = None) -> bytes:
     if not len(flat):
         return b""
     peak = flat.abs().max()
-    levels = flat.double() / (peak.double() if peak > 0 else 1.0) * _MOST
+    levels = flat.double() / (peak.double() if peak > 0 else 1.0) * _LEVELS
     if noise is None:
         levels = levels.round_()
     else:
         # the sum may round up to 128
-        levels = levels.add_(torch.rand(len(flat), dtype=torch.float64, generator=noise)).floor_().clamp_(max=_MOST)
+        levels = levels.add_(torch.rand(len(flat), dtype=torch.float64, generator=noise)).floor_().clamp_(max=_LEVELS)
     return write_raw(peak.reshape(1)) + write_raw(levels.to(torch.int8))
 
 
@@ -80,9 +80,9 @@ def read_8bit(reader: Reader, size: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(0, dtype=dtype)
     peak = _scale(reader, dtype)
     levels = read_raw(reader, size, torch.int8)
-    if int(levels.min()) < -_MOST:
-        raise UploadError(f"there are levels outside of -{_MOST} to {_MOST}")
-    return (levels.double().div_(_MOST) * peak).to(dtype)
+    if int(levels.min()) < -_LEVELS:
+        raise UploadError(f"there are levels outside of -{_LEVELS} to {_LEVELS}")
+    return (levels.double().div_(_LEVELS) * peak).to(dtype)
 
 
 def write_1bit(flat: Tensor, _noise: torch.Generator | None = None) -> bytes:

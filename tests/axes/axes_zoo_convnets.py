@@ -2,8 +2,9 @@
 
 import torch
 import torch.nn.functional as F
-from axes_prove import IMAGES, TOKENS, Case, Net
 from torch import nn
+
+from tests.axes.axes_prove import IMAGES, TOKENS, Case, Net
 
 
 def residual(net, x):

@@ -3,9 +3,10 @@
 import copy
 
 import torch
-from axes_prove import IMAGES, SIGNALS, TOKENS, VECTORS, VOLUMES, Case, Net
 from torch import nn
 from torch.nn.utils import parametrizations
+
+from tests.axes.axes_prove import IMAGES, SIGNALS, TOKENS, VECTORS, VOLUMES, Case, Net
 
 
 def stack(*layers):

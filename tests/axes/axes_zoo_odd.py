@@ -4,8 +4,9 @@ from collections import OrderedDict
 
 import torch
 import torch.nn.functional as F
-from axes_prove import IMAGES, TOKENS, VECTORS, WORDS, Case, Net
 from torch import nn
+
+from tests.axes.axes_prove import IMAGES, TOKENS, VECTORS, WORDS, Case, Net
 
 
 def tied_words(net, words):

@@ -1,8 +1,9 @@
 """Small models around the recurrent and attention layers of torch, with the axes a person would find in them."""
 
 import torch
-from axes_prove import TOKENS, Case, Net
 from torch import nn
+
+from tests.axes.axes_prove import TOKENS, Case, Net
 
 
 def reads(rnn, width, before=None):

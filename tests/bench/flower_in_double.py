@@ -10,12 +10,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import torch
-from bench_cases import NARROW, double, in_double
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save_file
 
 from bench import flower_client, flower_lean_client, with_flower, with_flower_lean
+from tests.bench.bench_cases import NARROW, double, in_double
 
 ROUNDS = 2
 

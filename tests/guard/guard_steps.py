@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from harness import client_of, train_job, worker_of
 from torch import nn
 
 import nestling
@@ -25,11 +24,12 @@ from nestling.nets import MODELS, build
 from nestling.seeds import torch_stream
 from nestling.server.state import ServerState
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Model
+from tests.harness import client_of, train_job, worker_of
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
 COHORTS = (1, 2, 5)
 HELD = (22, 20, 20, 20, 20)  # samples of the clients, in batches of 20: a cohort narrows to one client
-LOCAL = LocalTraining(lr=0.02, batch=20, epochs=1, momentum=0.9, weight_decay=1e-3)
+LOCAL = LocalTraining(lr=0.02, batch_size=20, epochs=1, momentum=0.9, weight_decay=1e-3)
 
 WIDTHS = {4: (16, 12, 8, 6), 3: (16, 8, 6)}
 SHALLOW = {"depths": (1, 1, 1, 1), "widths": WIDTHS[4]}
@@ -230,7 +230,7 @@ def train_morph():
         rounds=2,
         model=Model(name="resnet8", options=OPTIONS["resnet8"]),
         fleet=FleetSettings(clients=2, per_round=2, levels="a"),
-        data=Data(unlabelled=0.4),
+        data=Data(public_share=0.4),
         local=LOCAL,
     )
     nestling.run(experiment, dataset=data)

@@ -54,7 +54,7 @@ def changes(draw, dtypes=(*FLOATS, *OTHERS), kinds=KINDS, most=4):
 def settings_of(draw, formats=FORMATS):
     return Upload(
         format=draw(st.sampled_from(formats)),
-        share=draw(st.sampled_from([0.01, 0.1, 0.25, 0.9, 1.0])),
+        fraction=draw(st.sampled_from([0.01, 0.1, 0.25, 0.9, 1.0])),
         scope=draw(st.sampled_from(["global", "tensor"])),
         rounding=draw(st.sampled_from(["nearest", "stochastic"])),
         feedback=draw(st.booleans()),

@@ -1,4 +1,4 @@
-"""A short description of a model, by which measurements on other models apply to it."""
+"""A short description of a model, for finding measurements of similar models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def describe_model(model: nn.Module) -> tuple[str, float, int]:
-    """Return what a model is compared by: its kind, the mean width (geometric) of its hidden layers, and their number.
+    """Return a model's kind, the geometric mean of its hidden layers' widths, and the number of its layers.
 
     >>> describe_model(nn.Sequential(nn.Linear(9, 4), nn.ReLU(), nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)))
     ('perceptron', 8.0, 3)

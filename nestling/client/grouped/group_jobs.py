@@ -1,12 +1,12 @@
 """Which clients of a round train together, as one grouped network, and which one after another in one job.
 
-That depends on the round alone: clients of one shape, those with like numbers of samples together, as many at once as
-pays. It never depends on the number of workers, so the same seed gives the same bytes with any.
+Clients of one shape and similar numbers of samples form a group, of the size that gains most. Groups never depend on
+the number of workers, so that a seed gives the same bytes with any number.
 
-``cohort="auto"`` reads the table beside this file, gains.json, which was measured by the command that it names: the row
-of the model most like this one says how much faster groups of some sizes are. Whether a model can be trained so at all
-is found by a trial (`nestling.client.grouped.trial`). Of other clients, small ones share a job, as sending a message
-and merging its answer takes as long as some steps.
+``group_clients="auto"`` reads the table beside this file, gains.json, which was measured by the command that it names:
+the row of the most similar model says how much faster groups of some sizes are. A trial finds out whether a model can
+be trained in groups (`nestling.client.grouped.trial`). If it cannot, small clients share a job, as sending a message
+and merging its reply takes as long as some training steps.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nestling.kernels.grouped_layers import Layout
 from nestling.methods.context import Setup
 from nestling.methods.messages import TrainJob
 
-_PAYS = 1.2  # times faster, below which a cohort is not worth its memory
-_BUSY = 0.1  # seconds of work that a job of small clients should be, roughly, with steps of at least _STEP seconds
-_STEP, _SPEED = 5e-4, 5e10  # and so many multiply-accumulates in one
-_SPREAD = 8  # jobs that clients of one shape are, at least, for as many workers
-_ROOM = 2**28  # bytes that a cohort may take, however small the model is
-_NEARLY = 0.95  # of the best gain: smaller cohorts spread better over workers
+_MIN_GAIN = 1.2  # least speed-up for which a group is worth its memory
+_BUSY = 0.1  # seconds that a job of small clients should take, roughly
+_STEP_SECONDS, _MACS_PER_SECOND = 5e-4, 5e10  # the estimated time of a step: a constant, and its multiply-accumulates
+_MIN_JOBS = 8  # least jobs for clients of one shape, for as many workers
+_ROOM = 2**28  # bytes that a group may always take, however small the model is
+_NEARLY = 0.95  # share of the best gain that is enough: smaller groups spread better over workers
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """All of them, and the command that measured them."""
+    """All measurements, and the command that made them."""
 
     command: str
     rows: list[Row]
@@ -58,7 +58,7 @@ class Table(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Group:
-    """Jobs of clients that are done as one, in the order of the round; one by one where `layout` is None."""
+    """Jobs of clients that are done as one; one after another if `layout` is None."""
 
     jobs: tuple[TrainJob, ...]
     layout: Layout | None
@@ -71,18 +71,18 @@ def table() -> Table:
 
 
 class Grouping:
-    """Divides the jobs of a round into groups. What is found out about a shape is kept for the next round.
+    """Divides the jobs of a round into groups. Trials are made once per shape.
 
     Parameters
     ----------
     setup, data
-        The experiment, and everybody's samples.
+        The experiment, and the samples of all clients.
     cost
         Returns the costs of a plan.
     size
-        The setting ``cohort``: ``"auto"``, ``"off"``, or the most clients of a group.
+        The setting ``group_clients``: ``"auto"``, ``"off"``, or the largest number of clients in a group.
     device
-        Where models compute.
+        The device of the models.
     """
 
     def __init__(
@@ -117,35 +117,37 @@ class Grouping:
             if layout is None or size < 2:
                 layout, size, sizes = None, self._bundle(members, first.plan), {}
             if size > 1:
-                members.sort(key=lambda job: -job.who.samples)  # those with as many steps together
-            parts = _dealt(members, _parts(sizes, size, len(members)))
+                members.sort(key=lambda job: -job.who.samples)  # clients with similar numbers of steps together
+            parts = _split(members, _parts(sizes, size, len(members)))
             groups += [Group(tuple(part), layout if len(part) > 1 else None) for part in parts]
-        place = {job.who.client: at for at, job in enumerate(jobs)}
-        return sorted(groups, key=lambda group: min(place[job.who.client] for job in group.jobs))
+        order = {job.who.client: index for index, job in enumerate(jobs)}
+        return sorted(groups, key=lambda group: min(order[job.who.client] for job in group.jobs))
 
     def _bundle(self, jobs: Sequence[TrainJob], plan: Plan) -> int:
-        """Return how many clients train one after another in one job: as many as keep a worker busy for a while."""
-        if len(jobs) < 2 * _SPREAD:
+        """Return how many clients train one after another in one job: enough for `_BUSY` seconds."""
+        if len(jobs) < 2 * _MIN_JOBS:
             return 1
         training = self._setup.training
-        steps = training.epochs * sum(math.ceil(job.who.samples / training.batch) for job in jobs)
-        seconds = steps / len(jobs) * (_STEP + TRAINING * self._cost(plan).macs / _SPEED)
-        return max(1, min(int(_BUSY / seconds) if seconds else len(jobs), len(jobs) // _SPREAD))
+        steps = training.epochs * sum(math.ceil(job.who.samples / training.batch_size) for job in jobs)
+        seconds = steps / len(jobs) * (_STEP_SECONDS + TRAINING * self._cost(plan).macs / _MACS_PER_SECOND)
+        return max(1, min(int(_BUSY / seconds) if seconds else len(jobs), len(jobs) // _MIN_JOBS))
 
     def _gains(self, job: TrainJob) -> tuple[dict[int, float], Layout | None]:
-        """Return the sizes of groups that may train a shape, with what each gains, and the layout in which they can."""
+        """Return the possible sizes of groups for a shape, with their gains, and the layout in which they train."""
         model = build(self._setup, job.plan, job.who.level.ratio)
         if isinstance(self._wanted, str):
-            # as many bytes as training the whole model alone takes, and some in any case
+            # the bytes that one client needs to train the whole model, but at least _ROOM
             room = max(_ROOM, self._cost(self._setup.global_plan()).memory)
             most = room / self._cost(job.plan).memory
-            sizes = {size: gain for size, gain in _gains(model, self._setup.training.batch).items() if size <= most}
+            sizes = {
+                size: gain for size, gain in _gains(model, self._setup.training.batch_size).items() if size <= most
+            }
         else:
             sizes = {self._wanted: math.inf}
         return (sizes, can_group(model, *self._few_samples(job.who.client)).layout) if sizes else ({}, None)
 
     def _few_samples(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return what a trial reads: a few of a client's samples, some of them twice if need be."""
+        """Return the inputs and targets of a trial: a few samples of a client, repeated if it has fewer."""
         data = self._data.client(client)
         samples = data.batch(torch.arange(SAMPLES, device="cpu") % len(data))
         inputs, targets = self._setup.task.prepare(samples, torch.Generator().manual_seed(0), training=True)
@@ -153,7 +155,7 @@ class Grouping:
 
 
 def _gains(model: nn.Module, batch: int) -> dict[int, float]:
-    """Return the sizes that pay for a model, by the row of the table that is most like it."""
+    """Return the sizes of groups that are worth it for a model, by the row of the most similar model."""
     kind, width, layers = describe_model(model)
     rows = [row for row in table().rows if row.kind == kind]
 
@@ -161,15 +163,15 @@ def _gains(model: nn.Module, batch: int) -> dict[int, float]:
         return math.hypot(*(math.log(a / b) for a, b in ((row.width, width), (row.layers, layers), (row.batch, batch))))
 
     gains = min(rows, key=distance).gains if rows else {}
-    return {size: gain for size, gain in gains.items() if gain >= _PAYS}
+    return {size: gain for size, gain in gains.items() if gain >= _MIN_GAIN}
 
 
 def _size(sizes: Mapping[int, float], clients: int) -> int:
-    """How many of `clients` clients of one shape train together: the least that gains nearly as much as the best.
+    """Return the group size for `clients` clients of one shape: the smallest that gains nearly as much as the best.
 
-    Four and more are not all put into one cohort, so that two workers have something to do.
+    Four and more clients never form a single group, so that there is work for two workers.
     """
-    if math.inf in sizes.values():  # a number that somebody asked for
+    if math.inf in sizes.values():  # the setting is a number
         return min(max(sizes), clients)
     most = clients if clients < 4 else math.ceil(clients / 2)
     possible = {size: gain for size, gain in sizes.items() if size <= most}
@@ -180,12 +182,12 @@ def _size(sizes: Mapping[int, float], clients: int) -> int:
 
 
 def _parts(sizes: Mapping[int, float], size: int, clients: int) -> int:
-    """How many jobs of some clients there are: an even number, as workers mostly are, where nobody asked for a size."""
+    """Return the number of groups: even, as the number of workers mostly is, unless the size is set."""
     parts = math.ceil(clients / size)
     return parts if math.inf in sizes.values() or parts in (1, clients) else parts + parts % 2
 
 
-def _dealt(members: Sequence[TrainJob], parts: int) -> Iterator[Sequence[TrainJob]]:
-    """Cut a list into `parts` parts of nearly equal length."""
+def _split(members: Sequence[TrainJob], parts: int) -> Iterator[Sequence[TrainJob]]:
+    """Split a list into `parts` parts of nearly equal length."""
     for k in range(parts):
         yield members[k * len(members) // parts : (k + 1) * len(members) // parts]

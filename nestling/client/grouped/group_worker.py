@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nestling.client.grouped.train_group import Member, train_group
 from nestling.client.worker import Worker
@@ -13,7 +14,7 @@ from nestling.cut.means import mean_state
 from nestling.errors import TrainingError, first_line
 from nestling.events import report
 from nestling.kernels.grouped_layers import Grouped, Layout
-from nestling.methods.messages import GroupJob, JobEnvelope, State, TrainJob, Update, total_progress
+from nestling.methods.messages import GroupJob, JobEnvelope, TrainJob, Update, total_progress
 from nestling.seeds import torch_stream
 
 
@@ -67,7 +68,7 @@ class GroupWorker(Worker):
         return [self._encoded(one, update) for one, update in zip(group.envelopes, updates, strict=True)]
 
     def _only_mean(self, updates: Sequence[Update]) -> bool:
-        """Return whether the server needs no more than the mean: clients trained the same rows, and keep nothing."""
+        """Return whether the server needs only the mean: all clients trained the same rows, and keep nothing."""
         setup = self._setup
         if setup.private or setup.method.overriding("finish") or setup.upload.format != "dense":
             return False
@@ -76,12 +77,12 @@ class GroupWorker(Worker):
     def _weights(self, jobs: Sequence[TrainJob]) -> list[float]:
         return [self._setup.weight(job.who) for job in jobs]
 
-    def _without_frozen(self, state: State) -> State:
+    def _without_frozen(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         frozen = self._setup.user_frozen
         return {name: tensor for name, tensor in state.items() if name not in frozen} if frozen else state
 
     def _network(self, group: GroupJob, layout: Layout) -> Grouped:
-        """Return a grouped network with room for all clients of a job, built once per shape."""
+        """Return a grouped network with room for all clients of a job, cached per shape."""
         first = _jobs(group)[0]
         alone = self._submodels.get(first.plan, {}, first.who.level.ratio)
         network: Grouped | None = alone.workspace.get(Grouped)
@@ -91,7 +92,7 @@ class GroupWorker(Worker):
 
 
 def mean_update(updates: Sequence[Update], weights: Sequence[float]) -> Update:
-    """Return the mean of updates of one plan, of which each counts so much; of counters, the highest.
+    """Return the weighted mean of updates of one plan; of counters, the highest.
 
     >>> from nestling.cut import Plan
     >>> from nestling.fleet import Level

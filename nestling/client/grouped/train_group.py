@@ -2,11 +2,11 @@
 
 Every client keeps its own samples, shuffles, augmentation, dropout, gradient clip and optimiser state. Clients may have
 different numbers of samples: in a step where their batches differ in size, those of equal size go through the network
-together, so that no sample is padded and a norm sees a client's own batch alone. A client that has no batch left is out
-of the network and changes no more.
+together, so that no sample is padded and a norm sees only a client's own batch. A client without batches left leaves
+the network.
 
 In double precision the result is that of `nestling.client.train`; in single precision the last bits differ, as sums are
-taken in another order.
+computed in another order.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.messages import Progress
 from nestling.settings import LocalTraining
+from nestling.tasks.task import Batch
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One client of a cohort.
+    """One client of a group.
 
     Attributes
     ----------
@@ -44,11 +45,11 @@ class Member:
     samples
         The indices of its samples, (samples,).
     shuffle
-        Shuffles them.
+        The generator that shuffles them.
     dropout
-        What its dropout draws from.
+        The generator of its dropout.
     labels
-        The classes it holds, where the loss is masked to them; else None.
+        The classes that it holds, if the loss is masked; else None.
     """
 
     state: Mapping[str, Tensor]
@@ -59,29 +60,23 @@ class Member:
 
 
 class Trained:
-    """A cohort after its training. Weights are still in the network, until it trains another one.
-
-    Attributes
-    ----------
-    progress
-        For every member, how far its training went.
-    """
+    """A group after training: the `progress` and weights of every member, until the network trains another group."""
 
     def __init__(self, progress: Sequence[Progress], grouped: Grouped, order: Sequence[int]) -> None:
-        self._grouped, self._order = grouped, order  # members by their places in the network
+        self._grouped, self._order = grouped, order  # the members, in the order of the network
         self.progress = self._by_member(progress)
 
     def states(self) -> list[dict[str, Tensor]]:
-        """The weights of every member."""
+        """Return the weights of every member."""
         return self._by_member(self._grouped.states())
 
     def mean(self, weights: Sequence[float]) -> dict[str, Tensor]:
-        """The mean weights of all members, of which each counts so much; of counters, the highest."""
+        """Return the weighted mean of all members; of counters, the highest."""
         return self._grouped.mean([weights[member] for member in self._order])
 
-    def _by_member(self, placed: Sequence[_T]) -> list[_T]:
-        found = dict(zip(self._order, placed, strict=True))
-        return [found[member] for member in range(len(found))]
+    def _by_member(self, values: Sequence[_T]) -> list[_T]:
+        by_member = dict(zip(self._order, values, strict=True))
+        return [by_member[member] for member in range(len(by_member))]
 
 
 def train_group(
@@ -102,15 +97,17 @@ def train_group(
     members
         The clients.
     batch
-        Gives the inputs and targets of some members' batches.
+        Returns the inputs and targets of some members' batches.
     training, lr, proximal
         The settings of local training, this round's learning rate, and FedProx's μ.
     """
     work = [
-        list(chain.from_iterable(batches(one.samples, training.batch, one.shuffle) for _ in range(training.epochs)))
+        list(
+            chain.from_iterable(batches(one.samples, training.batch_size, one.shuffle) for _ in range(training.epochs))
+        )
         for one in members
     ]
-    # those with most steps in front: whoever is done is at the end, and the network gets narrower
+    # members with most steps first: those at the end finish first, and the network gets narrower
     order = sorted(range(len(members)), key=lambda k: -len(work[k]))
     members, work = [members[k] for k in order], [work[k] for k in order]
     grouped.load([one.state for one in members])
@@ -118,9 +115,13 @@ def train_group(
     parameters = grouped.parameters()
     start = [parameter.detach().clone() for parameter in parameters] if proximal else []
     optimizer = Optimizer(parameters, training, lr, buffers=grouped.momenta)
-    clip = partial(_clip, limit=training.clip) if training.clip else None
+    clip = partial(_clip, limit=training.clip_norm) if training.clip_norm else None
     seen, total, correct = torch.zeros(3, len(members), dtype=torch.float64)
     active = len(members)
+
+    def batch_at(positions: Sequence[int], chosen: Sequence[Tensor]) -> Batch:
+        return batch([order[position] for position in positions], chosen)
+
     for step in range(len(work[0]) if work else 0):
         now = [parts[step] for parts in work if len(parts) > step]
         if len(now) < active:
@@ -128,44 +129,37 @@ def train_group(
             grouped.narrow(active)
             start = [old[:active] for old in start]
             optimizer.narrow(active)
-        values, counts, hits = _losses(grouped, members[:active], now, partial(_ask, batch, order))
+        values, counts, hits = _losses(grouped, members[:active], now, batch_at)
         if start:
             values = values + proximal / 2 * _distances(parameters, start)
         optimizer.step(values.sum(), clip)
-        values = values.detach()  # lets go of the graph, which knows the shapes of this step
+        values = values.detach()  # frees the graph, which refers to the shapes of this step
         seen[:active] += counts
         total[:active] += values * counts
         correct[:active] += hits
     grouped.narrow(len(members))
     if not (total.isfinite().all() and finite(grouped.net)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip=1")
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
     sums = zip(seen.tolist(), total.tolist(), correct.tolist(), strict=True)
     return Trained([Progress(int(count), loss, right) for count, loss, right in sums], grouped, order)
-
-
-def _ask(
-    batch: GroupBatches, order: Sequence[int], places: Sequence[int], chosen: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Ask for batches by places in the network, which are not those that the caller knows."""
-    return batch([order[place] for place in places], chosen)
 
 
 def _losses(
     grouped: Grouped, members: Sequence[Member], now: Sequence[Tensor], batch: GroupBatches
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of every member on its batch of this step, its targets, and its right answers: (members,) each.
+    """Return every member's loss on its batch of this step, its targets and its correct ones: (members,) each.
 
     A loss is the mean over all targets, as in `nestling.tasks.class_loss`; targets of −100 do not count.
     """
     by_size: dict[int, list[int]] = {}
-    for place, chosen in enumerate(now):
-        by_size.setdefault(len(chosen), []).append(place)
+    for position, chosen in enumerate(now):
+        by_size.setdefault(len(chosen), []).append(position)
     losses, counts, hits = [], [], []
-    for size, places in by_size.items():
-        inputs, targets = batch(places, [now[place] for place in places])
-        inputs, targets = (joined.unflatten(0, (len(places), size)) for joined in (inputs, targets))
-        some = [members[place] for place in places]
-        rows = torch.tensor(places) if len(by_size) > 1 else None
+    for size, positions in by_size.items():
+        inputs, targets = batch(positions, [now[position] for position in positions])
+        inputs, targets = (joined.unflatten(0, (len(positions), size)) for joined in (inputs, targets))
+        some = [members[position] for position in positions]
+        rows = torch.tensor(positions) if len(by_size) > 1 else None
         logits = _masked(grouped.run(inputs, rows, [one.dropout for one in some]), [one.labels for one in some])
         each = cross_entropy_rows(logits.flatten(0, -2), targets.flatten()).view(targets.shape)
         counts.append((targets >= 0).flatten(1).sum(1))
@@ -173,8 +167,8 @@ def _losses(
         hits.append(correct(logits.detach(), targets).flatten(1).sum(1))
     if len(by_size) == 1:
         return losses[0], counts[0], hits[0]
-    back = torch.tensor(list(chain.from_iterable(by_size.values()))).argsort()
-    return torch.cat(losses)[back], torch.cat(counts)[back], torch.cat(hits)[back]
+    order = torch.tensor(list(chain.from_iterable(by_size.values()))).argsort()
+    return torch.cat(losses)[order], torch.cat(counts)[order], torch.cat(hits)[order]
 
 
 def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:
@@ -189,7 +183,7 @@ def _masked(logits: Tensor, labels: Sequence[Tensor | None]) -> Tensor:
 
 
 def _distances(parameters: Sequence[nn.Parameter], start: Sequence[Tensor]) -> Tensor:
-    """Every client's squared distance from where it started (FedProx, Eq. 2)."""
+    """Return every client's squared distance from the weights that it received (FedProx, Eq. 2)."""
     return torch.stack(
         [(new - old).square().flatten(1).sum(1) for new, old in zip(parameters, start, strict=True)]
     ).sum(0)
@@ -197,7 +191,7 @@ def _distances(parameters: Sequence[nn.Parameter], start: Sequence[Tensor]) -> T
 
 @torch.no_grad()
 def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
-    """Shorten the gradient of every client that is longer than `limit`, as `clip_grad_norm_` does for one."""
+    """Clip the gradient norm of every client to `limit`, as `clip_grad_norm_` does for one."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return

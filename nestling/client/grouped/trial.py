@@ -1,8 +1,8 @@
-"""Whether a model can be trained in cohorts: found by trying, never assumed.
+"""Whether a model can be trained in groups, found by a trial.
 
 Three clients with random weights and different numbers of samples are trained in double precision, one by one and as a
-grouped network; only where all tensors agree is a layout trusted. A forward that draws random numbers by itself is not:
-in a grouped network they would come from no client's stream.
+grouped network; a layout is used only if all tensors agree. Models that draw random numbers by themselves are refused:
+in a grouped network the numbers would not come from any client's stream.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from nestling.methods.part import PlanPart
 from nestling.settings import LocalTraining
 from nestling.tasks import Classification
 
-SAMPLES = 5  # that a trial needs
+SAMPLES = 5  # the number of samples that a trial needs
 _CLIENTS = ((0, 1, 2, 3, 4), (4, 3, 2, 1), (1, 3))  # batches of 2 and 3; 2 and 2; 2 alone
-_TRAINING = LocalTraining(epochs=1, batch=2, lr=0.05, weight_decay=0.01, clip=1.0)
-_CLOSE = 1e-9  # an error in the sums of double precision is far below, one in the layout far above
+_TRAINING = LocalTraining(epochs=1, batch_size=2, lr=0.05, weight_decay=0.01, clip_norm=1.0)
+_CLOSE = 1e-9  # rounding errors in double precision are far below, wrong layouts far above
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a trial: the layout that is right, or None and the reason."""
+    """The result of a trial: the layout that works, or None and the reason."""
 
     layout: Layout | None
     reason: str = ""
 
 
 def can_group(model: nn.Module, inputs: Tensor, targets: Tensor) -> Trial:
-    """Find the layout in which a model can be trained in cohorts.
+    """Find the layout in which a model can be trained in groups.
 
     Parameters
     ----------
     model
         The model of one client; it is not changed.
     inputs, targets
-        Five samples, as the model reads them, and their classes.
+        Inputs of five samples, and their classes.
 
     Examples
     --------
@@ -65,27 +65,27 @@ def can_group(model: nn.Module, inputs: Tensor, targets: Tensor) -> Trial:
     random = torch.Generator().manual_seed(0)
     states = [_random(twin, random) for _ in _CLIENTS]
     try:
-        wanted = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
-    except Exception as problem:  # it will come again, with more to say, when a client trains
+        expected = [_alone(twin, state, client, inputs, targets) for client, state in enumerate(states)]
+    except Exception as problem:  # it will be raised again, with more context, when a client trains
         return Trial(None, f"it cannot be trained alone: {first_line(problem)}")
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in model.modules())
     layouts: tuple[Layout, ...] = ("channels", "batch") if convolves else ("batch", "channels")
     for layout in layouts:
         try:
-            found, drawn = counted_draws(partial(_together, twin, states, layout, inputs, targets))
-        except Exception as problem:  # whatever a forward does with what it does not expect
+            states_together, drawn = counted_draws(partial(_together, twin, states, layout, inputs, targets))
+        except Exception as problem:  # a forward may fail in any way on inputs that it does not expect
             reason = f"its forward cannot run for several clients: {first_line(problem)}"
             continue
-        if drawn:  # where it happens to agree now, it will not when it matters, nor twice alike
+        if drawn:  # agreement would be a coincidence
             return Trial(None, "its forward draws random numbers that belong to no client")
-        if all(_close(one, other) for one, other in zip(found, wanted, strict=True)):
+        if all(_close(one, other) for one, other in zip(states_together, expected, strict=True)):
             return Trial(layout)
         reason = "its forward mixes clients"
     return Trial(None, reason)
 
 
 def _random(model: nn.Module, random: torch.Generator) -> dict[str, Tensor]:
-    """The model's own state with noise, so that no two clients, and no two entries, are alike."""
+    """Return the model's state with noise, so that no two clients, and no two values, are equal."""
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, tensor in state.items():
         if tensor.is_floating_point():
@@ -132,4 +132,4 @@ def _together(
 
 
 def _close(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.allclose(one[name], wanted, rtol=_CLOSE, atol=_CLOSE) for name, wanted in other.items())
+    return all(torch.allclose(one[name], value, rtol=_CLOSE, atol=_CLOSE) for name, value in other.items())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nestling.data.archive import pick
+from nestling.data.archive import TAR_SUFFIXES, pick
 from nestling.data.cache import Arrays
 from nestling.data.readers.unpickle import unpickle
 from nestling.errors import DataError
@@ -19,8 +19,6 @@ _PIXELS = 3 * 32 * 32
 CIFAR10 = (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", 1, "labels")
 CIFAR100 = (("train",), "test", 2, "fine_labels")  # the coarse labels come first and are ignored
 
-SUFFIXES = ("", ".tar.gz", ".tgz", ".tar.xz", ".tar")
-
 
 def layouts(*stems: str) -> tuple[tuple[str], ...]:
     """Return the layouts of the folders called `stems`: the folder itself, or an archive of it.
@@ -28,11 +26,11 @@ def layouts(*stems: str) -> tuple[tuple[str], ...]:
     >>> layouts("cifar-100-binary")[:2]
     (('cifar-100-binary',), ('cifar-100-binary.tar.gz',))
     """
-    return tuple((stem + suffix,) for stem in stems for suffix in SUFFIXES)
+    return tuple((stem + suffix,) for stem in stems for suffix in ("", *TAR_SUFFIXES))
 
 
 def read(paths: tuple[Path, ...], kind: tuple[tuple[str, ...], str, int, str]) -> Arrays:
-    """Read either layout; images are (N, 3, 32, 32), uint8."""
+    """Read the binary or the Python layout; images are (N, 3, 32, 32), uint8."""
     train, test, label_bytes, key = kind
     pickled = "-py" in paths[0].name  # folders and archives called …-batches-py and …-python hold pickles
     files = pick(paths[0], [name + ("" if pickled else ".bin") for name in (*train, test)])

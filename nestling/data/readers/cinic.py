@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nestling.data.archive import contents
+from nestling.data.archive import TAR_SUFFIXES, contents
 from nestling.data.cache import Arrays
 from nestling.errors import DataError
 from nestling.imported import need
@@ -17,7 +17,7 @@ from nestling.imported import need
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 LAYOUTS = (
     *(tuple(f"{folder}/{part}" for part in ("train", "valid", "test")) for folder in ("CINIC-10", "cinic10")),
-    *(("CINIC-10" + suffix,) for suffix in (".tar.gz", ".tgz", ".tar.xz", ".tar")),
+    *(("CINIC-10" + suffix,) for suffix in TAR_SUFFIXES),
 )
 
 
@@ -27,12 +27,12 @@ def read(paths: tuple[Path, ...], training: tuple[str, ...] = ("train",)) -> Arr
     images: dict[bool, list[tuple[str, int, NDArray[Any]]]] = {False: [], True: []}
 
     def wanted(name: str) -> bool:
-        part, _, label = _place(name)
+        part, label, _ = _last_three(name)
         return name.endswith(".png") and label in CLASSES and (part == "test" or part in training)
 
     for path in paths:
         for name, data in contents(path, wanted):
-            part, file, label = _place(name)
+            part, label, file = _last_three(name)
             pixels = np.asarray(image.open(io.BytesIO(data)).convert("RGB"))
             if pixels.shape != (32, 32, 3):
                 raise DataError(f"{name!r} in {str(path)!r} has {pixels.shape[1]}×{pixels.shape[0]} pixels, not 32×32")
@@ -48,11 +48,10 @@ def read(paths: tuple[Path, ...], training: tuple[str, ...] = ("train",)) -> Arr
     return arrays
 
 
-def _place(name: str) -> tuple[str, str, str]:
-    """Return part, file and class of a PNG file.
+def _last_three(name: str) -> list[str]:
+    """Return part, class and file name of a PNG file.
 
-    >>> _place("CINIC-10/train/cat/1.png")
-    ('train', '1.png', 'cat')
+    >>> _last_three("CINIC-10/train/cat/1.png")
+    ['train', 'cat', '1.png']
     """
-    parts = ["", "", *name.split("/")]
-    return parts[-3], parts[-1], parts[-2]
+    return ["", "", *name.split("/")][-3:]

@@ -38,8 +38,8 @@ def _read_file() -> tuple[np.ndarray, np.ndarray] | None:
     Importing scikit-learn takes two seconds, in every worker process.
     """
     package = find_spec("sklearn")
-    for place in package.submodule_search_locations or () if package is not None else ():
-        path = Path(place, "datasets", "data", "digits.csv.gz")
+    for folder in package.submodule_search_locations or () if package is not None else ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
         if path.is_file():
             with gzip.open(path) as file:
                 rows = np.loadtxt(file, delimiter=",")

@@ -22,23 +22,24 @@ def texts_of(data: bytes, name: str) -> list[str]:
     try:
         return [
             value.decode()
-            for features in _inside(data, 1)
-            for entry in _inside(features, 1)
-            if name.encode() in _inside(entry, 1)
-            for feature in _inside(entry, 2)
-            for texts in _inside(feature, 1)
-            for value in _inside(texts, 1)
+            for features in _values(data, 1)
+            for entry in _values(features, 1)
+            if name.encode() in _values(entry, 1)
+            for feature in _values(entry, 2)
+            for texts in _values(feature, 1)
+            for value in _values(texts, 1)
         ]
     except (IndexError, TypeError, UnicodeDecodeError) as problem:
         raise DataError(f"a serialised example cannot be read: {problem}") from None
 
 
-def _inside(data: bytes, wanted: int) -> list[bytes]:
+def _values(data: bytes, field: int) -> list[bytes]:
     """Return the byte values of one field of a message."""
-    return [value for number, value in _fields(data) if number == wanted]
+    return [value for number, value in _fields(data) if number == field]
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the value of every field of bytes; fields of numbers are skipped."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

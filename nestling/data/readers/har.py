@@ -44,48 +44,39 @@ def _read_segments(path: Path) -> Arrays:
         arrays = {key: file[key] for key in ("segments", "activity", "subject", "is_test", "pos")}
     second = np.flatnonzero(arrays["pos"] > 0)  # the position in an unbroken run: 0 has no previous segment
     windows = np.concatenate([arrays["segments"][second - 1], arrays["segments"][second]], axis=1).swapaxes(1, 2)
+    activity, subject = arrays["activity"][second], arrays["subject"][second]
     test = arrays["is_test"][second] > 0
-    return _split(windows, arrays["activity"][second], arrays["subject"][second], test)
+    return _part("", windows[~test], activity[~test], subject[~test]) | _part(
+        "test_", windows[test], activity[test], subject[test]
+    )
 
 
 def _read_texts(path: Path) -> Arrays:
     """Read the folder that UCI publishes, or its zip."""
-    names = {
-        f"{part}/{name}": part == "test"
-        for part in ("train", "test")
-        for name in (
-            *(f"Inertial Signals/{channel}_{part}.txt" for channel in _CHANNELS),
-            f"y_{part}.txt",
-            f"subject_{part}.txt",
-        )
-    }
+    parts = ("train", "test")
+    columns = ("y", "subject", *(f"Inertial Signals/{channel}" for channel in _CHANNELS))
+    names = [f"{part}/{column}_{part}.txt" for part in parts for column in columns]
 
     def key(name: str) -> str:
         return next((known for known in names if name.endswith(f"/{known}")), "")
 
-    columns = {
+    values = {
         key(name): np.array(data.split(), dtype=np.float32)
         for name, data in contents(path, lambda name: bool(key(name)))
     }
-    if missing := [name for name in names if name not in columns]:
+    if missing := [name for name in names if name not in values]:
         raise DataError(f"{str(path)!r} does not hold {missing[0]!r}")
-    parts = []
-    for part in ("train", "test"):
-        signals = [columns[f"{part}/Inertial Signals/{name}_{part}.txt"].reshape(-1, _WINDOW) for name in _CHANNELS]
-        activity, subject = columns[f"{part}/y_{part}.txt"] - 1, columns[f"{part}/subject_{part}.txt"]
-        parts.append((np.stack(signals, axis=1), activity, subject))
-    test = np.repeat([False, True], [len(windows) for windows, _, _ in parts])
-    windows, activity, subject = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-    return _split(windows, activity, subject, test)
-
-
-def _split(
-    windows: NDArray[Any], activity: NDArray[Any], subject: NDArray[Any], test: NDArray[np.bool_]
-) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the training and the test users."""
-    arrays = {}
-    for prefix, part in (("", ~test), ("test_", test)):
-        arrays[f"{prefix}inputs"] = windows[part]
-        arrays[f"{prefix}targets"] = activity[part].astype(np.int64)
-        arrays[f"{prefix}users"] = subject[part].astype(np.int64)
+    arrays: dict[str, NDArray[Any]] = {}
+    for part, prefix in zip(parts, ("", "test_"), strict=True):
+        activity, subject, *signals = (values[f"{part}/{column}_{part}.txt"] for column in columns)
+        windows = np.stack([signal.reshape(-1, _WINDOW) for signal in signals], axis=1)
+        arrays |= _part(prefix, windows, activity - 1, subject)
     return arrays
+
+
+def _part(prefix: str, windows: NDArray[Any], activity: NDArray[Any], subject: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    return {
+        f"{prefix}inputs": windows,
+        f"{prefix}targets": activity.astype(np.int64),
+        f"{prefix}users": subject.astype(np.int64),
+    }

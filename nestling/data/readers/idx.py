@@ -14,16 +14,14 @@ from nestling.data.cache import Arrays
 from nestling.errors import DataError
 
 
-def files(prefix: str = "", test: str = "t10k") -> tuple[str, str, str, str]:
+def files(prefix: str = "", test: str = "t10k") -> tuple[str, ...]:
     """Return the names of the four files of a dataset.
 
     >>> files("emnist-letters-", test="test")[2]
     'emnist-letters-test-images-idx3-ubyte'
     """
-    train_images, train_labels, test_images, test_labels = (
-        f"{prefix}{part}-{what}-ubyte" for part in ("train", test) for what in ("images-idx3", "labels-idx1")
-    )
-    return train_images, train_labels, test_images, test_labels
+    kinds = ("images-idx3", "labels-idx1")
+    return tuple(f"{prefix}{part}-{kind}-ubyte" for part in ("train", test) for kind in kinds)
 
 
 def read(
@@ -43,24 +41,23 @@ def read(
         The number of the first class in the files; EMNIST's letters start at 1.
     """
     if len(paths) == 1:
-        files = pick(paths[0], [f"{name}.gz" for name in names])
-        raw = {name: files[f"{name}.gz"] for name in names}
+        packed = pick(paths[0], [f"{name}.gz" for name in names])
+        raw = {name: packed[f"{name}.gz"] for name in names}
     else:
         raw = {str(path): path.read_bytes() for path in paths}
     images, labels, test_images, test_labels = (parse(data, name) for name, data in raw.items())
-    arrays = {
-        "inputs": images,
+    if transposed:
+        images, test_images = images.swapaxes(1, 2), test_images.swapaxes(1, 2)
+    return {
+        "inputs": images[:, None],
         "targets": labels.astype(np.int64) - first_label,
-        "test_inputs": test_images,
+        "test_inputs": test_images[:, None],
         "test_targets": test_labels.astype(np.int64) - first_label,
     }
-    for key in ("inputs", "test_inputs"):
-        arrays[key] = (arrays[key].swapaxes(1, 2) if transposed else arrays[key])[:, None]
-    return arrays
 
 
 def parse(data: bytes, name: str) -> NDArray[Any]:
-    """Parse an idx file of bytes, optionally compressed: two zeros, 8, the number of dims, the dims, the values.
+    """Parse an idx file of bytes, which may be compressed: two zeros, 8, the number of dimensions, sizes, values.
 
     >>> parse(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), "labels")
     array([7, 9], dtype=uint8)
@@ -70,7 +67,7 @@ def parse(data: bytes, name: str) -> NDArray[Any]:
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise DataError(f"{name!r} is not an idx file of bytes: it starts with {data[:4].hex(' ') or 'nothing'}")
     start = 4 + 4 * data[3]
-    shape = tuple(int.from_bytes(data[place : place + 4], "big") for place in range(4, start, 4))
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
     if len(data) - start != np.prod(shape, dtype=object):
         raise DataError(f"{name!r} should hold {shape} values after its first {start} bytes, but has {len(data)} bytes")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nestling.data.archive import contents
+from nestling.data.archive import contents, file_name
 from nestling.data.cache import read_checked
 from nestling.data.text.corpus import Text, TextOptions, windows
 from nestling.data.text.vocabulary import UNKNOWN, Vocabulary, build_vocabulary
@@ -23,16 +22,16 @@ from nestling.errors import DataError
 
 LAYOUTS = (("shakespeare.zip",), ("tinyshakespeare_input.txt",), ("input.txt",))
 _NAMES = ("tinyshakespeare_input.txt", "input.txt")
-_TEST = 5  # one part in five is the test set
+_TEST_DIVISOR = 5  # the last fifth is the test set
 
 
 def open_characters(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open the plays as characters."""
     if options.vocabulary == 1:
-        raise DataError("a vocabulary has at least 2 signs, of which 1 stands for all others, not 1")
+        raise DataError("a vocabulary has at least 2 characters, of which 1 stands for all others, not 1")
     lines = {speaker: list(text) for speaker, text in read_checked("shakespeare", paths, speeches).items()}
-    counts = Counter(sign for signs in lines.values() for sign in _split(signs)[0])
-    ranked = sorted(counts, key=lambda sign: (-counts[sign], sign))
+    counts = Counter(character for line in lines.values() for character in _split(line)[0])
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
     vocabulary = Vocabulary((UNKNOWN, *ranked[: options.vocabulary - 1 if options.vocabulary else None]), unknown=0)
     return _text("shakespeare", lines, vocabulary, options)
 
@@ -48,7 +47,10 @@ def open_words(paths: tuple[Path, ...], options: TextOptions) -> Text:
 def speeches(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return the text of every speaker, in the order in which they first speak."""
     path = paths[0]
-    data = path.read_bytes() if path.suffix == ".txt" else next(_texts(path), b"")
+    if path.suffix == ".txt":
+        data = path.read_bytes()
+    else:
+        data = next((data for _, data in contents(path, lambda name: file_name(name) in _NAMES)), b"")
     text = data.decode("utf-8").replace("\r\n", "\n")
     parts: dict[str, list[str]] = {}
     for speech in text.split("\n\n"):
@@ -56,24 +58,21 @@ def speeches(paths: tuple[Path, ...]) -> dict[str, str]:
         if colon:
             parts.setdefault(speaker, []).append(words)
     if not parts:
-        raise DataError(f"{str(path)!r} holds no speeches: a name and a colon, and what is said on the lines below")
+        raise DataError(f"{str(path)!r} holds no speeches: a name and a colon on a line, and the speech below it")
     return {speaker: "\n".join(spoken) for speaker, spoken in parts.items()}
 
 
-def _texts(path: Path) -> Iterator[bytes]:
-    return (data for _, data in contents(path, lambda name: name.rpartition("/")[2] in _NAMES))
-
-
-def _split(signs: list[str]) -> tuple[list[str], list[str]]:
-    kept = len(signs) - len(signs) // _TEST
-    return signs[:kept], signs[kept:]
+def _split(tokens: list[str]) -> tuple[list[str], list[str]]:
+    """Split the characters, or words, of a speaker into those for training and those for testing."""
+    first_test = len(tokens) - len(tokens) // _TEST_DIVISOR
+    return tokens[:first_test], tokens[first_test:]
 
 
 def _text(name: str, lines: dict[str, list[str]], vocabulary: Vocabulary, options: TextOptions) -> Text:
     train: list[Tensor] = []
     test: list[Tensor] = []
-    for signs in lines.values():
-        for part, sequences in zip(_split(signs), (train, test), strict=True):
+    for tokens in lines.values():
+        for part, sequences in zip(_split(tokens), (train, test), strict=True):
             ids = torch.tensor(vocabulary.ids(part), dtype=torch.int32)
             sequences.append(windows(ids, options.task, options.length))
     sizes = np.array([len(sequences) for sequences in train])

@@ -36,7 +36,7 @@ _COUNTS = "stackoverflow.word_count"
 def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Open Stack Overflow in any of its forms."""
     files = [paths[0].parent / _COUNTS, paths[0].parent / f"{_COUNTS}.tar.bz2"]
-    counted = [file for file in files if file.is_file()][:1]
+    count_files = [file for file in files if file.is_file()][:1]
     if paths[0].suffix == ".lzma":
         paths = (_decompressed(paths[0]),)
     sources: dict[str, LineSource]
@@ -47,8 +47,8 @@ def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
         sources = {part: Sqlite(paths[0], split) for part, split in splits.items()}
     else:
         sources = {part: TextFiles(path) for part, path in zip(_PARTS, paths, strict=False)}
-    counts = partial(_word_counts, counted[0]) if counted else None
-    return by_user("stackoverflow", (*paths, *counted), sources, options, counts)
+    counts = partial(_word_counts, count_files[0]) if count_files else None
+    return by_user("stackoverflow", (*paths, *count_files), sources, options, counts)
 
 
 def open_own(paths: tuple[Path, ...], options: TextOptions) -> Text:
@@ -67,7 +67,7 @@ def _word_counts(file: Path) -> dict[str, int]:
             raise DataError(f"{_COUNTS}, line {number}: {line[:60]!r} is not a word and a number")
         counts[parts[0]] = int(parts[1])
     if not counts:
-        raise DataError(f"{str(file)!r} holds no words: remove it, and the sentences will be counted")
+        raise DataError(f"{str(file)!r} holds no words: remove it, and the words of all sentences will be counted")
     return counts
 
 
@@ -83,10 +83,11 @@ def _decompressed(path: Path) -> Path:
 def _decompress(target: Path, paths: tuple[Path, ...]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch, lzma.open(paths[0]) as packed:
-            with Path(scratch, target.name).open("wb") as file:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, lzma.open(paths[0]) as packed:
+            partial_file = Path(folder, target.name)
+            with partial_file.open("wb") as file:
                 shutil.copyfileobj(packed, file, 2**20)
-            Path(scratch, target.name).replace(target)
+            partial_file.replace(target)
     except OSError as problem:
         raise DataError(
             f"{str(paths[0])!r} cannot be unpacked to {str(target.parent)!r} ({first_line(problem)}): "

@@ -17,11 +17,11 @@ FILES = ("train_32x32.mat", "test_32x32.mat")
 
 def read(paths: tuple[Path, ...]) -> Arrays:
     """Read both files; images are (N, 3, 32, 32), uint8, and label 10 of the files, the digit 0, becomes 0."""
-    (inputs, targets), (test_inputs, test_targets) = (_part(path) for path in paths)
+    (inputs, targets), (test_inputs, test_targets) = (_read_part(path) for path in paths)
     return {"inputs": inputs, "targets": targets, "test_inputs": test_inputs, "test_targets": test_targets}
 
 
-def _part(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read_part(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     matrices = need("scipy.io", "data", "the house numbers need", DataError).loadmat(path)
     if "X" not in matrices or "y" not in matrices:
         raise DataError(f"{str(path)!r} does not hold the matrices X and y")

@@ -8,52 +8,39 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 
 from nestling.errors import DataError
 
-_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")  # before and since NumPy 2
 
-
-class _Kind:
-    """Stand-in for numpy.dtype: keeps its code, such as "u1"."""
-
-    def __init__(self, code: str | bytes, *_flags: object) -> None:
-        self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
-        self.order = "|"
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order = state[1]
-        self.order = order.decode("ascii") if isinstance(order, bytes) else str(order)
-
-
-class _Array:
-    """Stand-in for numpy.ndarray: keeps its pickled state, from which :func:`_to_array` makes the array."""
+class _StandIn:
+    """Replaces a NumPy array or dtype: keeps the arguments and the state that the pickle holds for it."""
 
     state: tuple[Any, ...] = ()
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
 
-def _reconstruct(*_arguments: object) -> _Array:
-    return _Array()
-
-
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Stand-in for _codecs.encode, with which Python 3 writes bytes in old protocols."""
+    """Replace _codecs.encode, with which Python 3 writes bytes in old protocols."""
     if encoding != "latin1":
         raise DataError(f"a pickle with text in the encoding {encoding!r} is refused")
     return text.encode("latin1")
 
 
 _STAND_INS: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Kind,
+    ("numpy", "ndarray"): _StandIn,
+    ("numpy", "dtype"): _StandIn,
+    ("numpy.core.multiarray", "_reconstruct"): _StandIn,
+    ("numpy._core.multiarray", "_reconstruct"): _StandIn,  # since NumPy 2
     ("_codecs", "encode"): _encode,
-    **{(module, "_reconstruct"): _reconstruct for module in _NUMPY},
 }
 
 
@@ -76,15 +63,19 @@ def unpickle(data: bytes) -> dict[str, Any]:
     value = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     if not isinstance(value, dict):
         raise DataError(f"a pickle should hold a dictionary, not {type(value).__name__}")
-    return {
-        key.decode("latin1") if isinstance(key, bytes) else str(key): _to_array(v) if isinstance(v, _Array) else v
-        for key, v in value.items()
-    }
+    return {_text(key): _to_array(item) if isinstance(item, _StandIn) else item for key, item in value.items()}
 
 
-def _to_array(array: _Array) -> np.ndarray[Any, Any]:
-    _version, shape, kind, by_columns, data = array.state
-    if not isinstance(kind, _Kind) or kind.code[:1] not in "iuf" or not isinstance(data, bytes):
+def _to_array(array: _StandIn) -> np.ndarray[Any, Any]:
+    _version, shape, dtype, by_columns, data = array.state
+    try:
+        code = _text(dtype.state[1]) + _text(dtype.arguments[0])  # the byte order and the type, such as "|u1"
+    except (AttributeError, IndexError):
+        code = ""
+    if not re.fullmatch("[<>|][iuf][1248]", code) or not isinstance(data, bytes):
         raise DataError("a pickled array must hold plain numbers")
-    order = kind.order if kind.order in "<>" else "="
-    return np.frombuffer(data, np.dtype(order + kind.code)).reshape(shape, order="F" if by_columns else "C")
+    return np.frombuffer(data, code).reshape(shape, order="F" if by_columns else "C")
+
+
+def _text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)

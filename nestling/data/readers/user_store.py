@@ -25,7 +25,7 @@ class LineSource(Protocol):
         """Return the names of all users, always in the same order."""
 
     def sizes(self) -> list[int] | None:
-        """Return the number of lines of each user, in the same order, or None if it takes reading them."""
+        """Return the number of lines of each user, in the same order, or None if all lines would have to be read."""
 
     def lines(self, name: str) -> list[str]:
         """Read the lines of one user."""

@@ -27,11 +27,11 @@ def open_text(paths: tuple[Path, ...], options: TextOptions) -> Text:
     arrays = cached_arrays("wikitext2", paths, read)
     words = unpack_words(arrays["words"])
     if options.vocabulary > len(words):
-        raise DataError(f"wikitext2 has {len(words):,} words: data.vocabulary cannot be {options.vocabulary:,}")
+        raise DataError(f"wikitext2 has {len(words):,} words: data.vocabulary_size cannot be {options.vocabulary:,}")
     words = words[: options.vocabulary or None]
     for needed in (_UNKNOWN, END):
         if needed not in words:
-            raise DataError(f"data.vocabulary={len(words)} leaves out {needed!r}: use a larger one")
+            raise DataError(f"data.vocabulary_size={len(words)} leaves out {needed!r}: use a larger one")
     vocabulary = Vocabulary(words, unknown=words.index(_UNKNOWN), end=words.index(END))
     streams = {}
     for part in _PARTS.values():

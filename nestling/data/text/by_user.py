@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from nestling.data.cache import Arrays, cached_arrays
@@ -20,7 +19,7 @@ from nestling.data.text.vocabulary import Vocabulary, build_vocabulary, pack_wor
 from nestling.errors import DataError
 from nestling.seeds import numpy_stream
 
-_TEST = 5  # without a separate test set, the last fifth of a user's lines is used for testing
+_TEST_DIVISOR = 5  # without a separate test set, the last fifth of a user's lines is used for testing
 
 
 def by_user(
@@ -39,7 +38,7 @@ def by_user(
     sources
         The lines of ``train`` and, if they are separate, of ``test`` and ``validation``.
     options
-        How it is read.
+        The task, the size of the vocabulary and the length of sequences.
     counts
         Returns the counts of words from one of the files in `paths`; without it, all lines are read once.
     """
@@ -47,23 +46,24 @@ def by_user(
     words = unpack_words(arrays["words"], options.vocabulary)  # the most frequent come first
     word_counts = dict(zip(words, arrays["counts"][: len(words)].tolist(), strict=True))
     vocabulary = build_vocabulary(word_counts, options.vocabulary)
-    alone = "test" not in sources
-    sizes = arrays["sizes"] - arrays["sizes"] // _TEST if alone else arrays["sizes"]
+    split = "test" not in sources
+    sizes = arrays["sizes"] - arrays["sizes"] // _TEST_DIVISOR if split else arrays["sizes"]
 
-    def users(source: str, part: str) -> Sequence[Tensor]:
+    def users(source: str, part: str, shuffle: bool = True) -> Sequence[Tensor]:
         names = unpack_words(arrays[source])
+        if shuffle:  # in a fixed order, so that the first users are a random sample
+            names = tuple(names[k] for k in numpy_stream(0, "test", "order").permutation(len(names)))
         return Lazy(len(names), _Reader(sources[source], names, vocabulary, options, part))
 
-    test = users("train", "test") if alone else users("test", "all")
     return Text(
         name,
         options.task,
         vocabulary,
         options.length,
-        users=users("train", "train" if alone else "all"),
+        users=users("train", "train" if split else "all", shuffle=False),
         sizes=sizes,
-        test=_shuffled(test),
-        validation=_shuffled(users("validation", "all")) if "validation" in sources else (),
+        test=users("train", "test") if split else users("test", "all"),
+        validation=users("validation", "all") if "validation" in sources else (),
         padded=True,
     )
 
@@ -106,16 +106,6 @@ class _Reader:
 
     def __call__(self, user: int) -> Tensor:
         lines = [words for line in self.source.lines(self.names[user]) if (words := line.split())]
-        kept = len(lines) - len(lines) // _TEST
-        lines = {"all": lines, "train": lines[:kept], "test": lines[kept:]}[self.part]
+        first_test = len(lines) - len(lines) // _TEST_DIVISOR
+        lines = {"all": lines, "train": lines[:first_test], "test": lines[first_test:]}[self.part]
         return sentences(lines, self.vocabulary, self.options.task, self.options.length)
-
-
-def _shuffled(users: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the users in a fixed random order, so that the first of them are a random sample."""
-    order = torch.from_numpy(numpy_stream(0, "test", "order").permutation(len(users)))
-    return Lazy(len(users), partial(_at, users, order))
-
-
-def _at(users: Sequence[Tensor], order: Tensor, place: int) -> Tensor:
-    return users[int(order[place])]

@@ -36,13 +36,13 @@ class TextOptions:
 class Form(NamedTuple):
     """The form of sequences: their width, the number of word ids, and the id of padding.
 
-    The first `read` words of a sequence are never predicted.
+    The first `unpredicted` words of a sequence are inputs only.
     """
 
     width: int
-    numbers: int
+    ids: int
     padding: int
-    read: int
+    unpredicted: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +103,6 @@ class Text:
         return len(self.vocabulary)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one sequence as model input."""
-        return (self.length,)
-
-    @property
     def width(self) -> int:
         """The length of a stored sequence."""
         return width_of(self.task, self.length)
@@ -128,14 +123,9 @@ class Text:
         return 2 if self.task == "masked-word" and self.padded else 1
 
     @property
-    def numbers(self) -> int:
-        """The number of ids that a model must accept."""
-        return self.classes + self.special
-
-    @property
     def form(self) -> Form:
         """The form of its sequences."""
-        return Form(self.width, self.numbers, self.padding, self.width - self.length)
+        return Form(self.width, self.classes + self.special, self.padding, self.width - self.length)
 
     def example(self, batch: int) -> Tensor:
         """Return a model input of zeros, (batch, length)."""
@@ -189,31 +179,30 @@ def sentences(lines: Iterable[Sequence[str]], vocabulary: Vocabulary, task: str,
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
 
 
-def fitting(sequences: Tensor, form: Form, whose: str) -> Tensor:
+def check_sequences(sequences: Tensor, form: Form, whose: str) -> Tensor:
     """Return `sequences` (…, width) unchanged; raise `DataError` unless they have the given form.
 
-    >>> fitting(torch.tensor([[0, 9]]), Form(width=2, numbers=9, padding=8, read=1), "client 3")
+    >>> check_sequences(torch.tensor([[0, 9]]), Form(width=2, ids=9, padding=8, unpredicted=1), "client 3")
     Traceback (most recent call last):
-    nestling.errors.DataError: client 3 has words with numbers from 0 to 9: they must be from 0 to 8
+    nestling.errors.DataError: client 3 has word ids from 0 to 9: they must be from 0 to 8
     """
     if sequences.dim() != 2 or sequences.shape[1] != form.width:
         shape = tuple(sequences.shape)
         raise DataError(f"{whose} has sequences of shape {shape}: it must be (any number, {form.width})")
     low, high = (int(end) for end in sequences.aminmax()) if len(sequences) else (0, 0)
-    if low < 0 or high >= form.numbers:
-        most = form.numbers - 1
-        raise DataError(f"{whose} has words with numbers from {low} to {high}: they must be from 0 to {most}")
-    empty = (sequences[:, form.read :] == form.padding).all(1)
+    if low < 0 or high >= form.ids:
+        raise DataError(f"{whose} has word ids from {low} to {high}: they must be from 0 to {form.ids - 1}")
+    empty = (sequences[:, form.unpredicted :] == form.padding).all(1)
     if empty.any():
-        where = int(empty.nonzero()[0])
-        raise DataError(f"{whose} has nothing to predict in its sequence {where}: leave out those of padding alone")
+        first = int(empty.nonzero()[0])
+        raise DataError(f"{whose} has nothing to predict in its sequence {first}: leave out sequences of padding alone")
     return sequences
 
 
-def gathered(parts: Iterable[Tensor], most: int = 0) -> Tensor:
-    """Return at most `most` (0: all) sequences of some pieces as one tensor; later pieces are not read.
+def first_sequences(parts: Iterable[Tensor], most: int = 0) -> Tensor:
+    """Return the first `most` (0: all) sequences of some pieces as one tensor; later pieces are not read.
 
-    >>> gathered([torch.zeros(2, 3), torch.ones(2, 3)], 3)[:, 0]
+    >>> first_sequences([torch.zeros(2, 3), torch.ones(2, 3)], 3)[:, 0]
     tensor([0., 0., 1.])
     """
     pieces: list[Tensor] = []
@@ -274,9 +263,9 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     whole("most", most, 0, error=DataError)
     sizes: NDArray[Any] | None
     if how == "iid":
-        make, sizes = _rows(text, clients)
+        read, sizes = _stream_shares(text, clients)
     elif how == "user":
-        make, sizes = _users(text, clients, minimum, seed)
+        read, sizes = _user_shares(text, clients, minimum, seed)
     else:
         raise DataError(f"the partition of a text is 'iid' or 'user', not {how!r}")
     if sizes is not None and (sizes.min() < minimum or sizes.max() < 1):
@@ -284,66 +273,69 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "
             f"{max(minimum, 1)}: use fewer clients"
         )
-    sequences = Lazy(clients, partial(_held, make, text.form, text.name, most))
+    sequences = Lazy(clients, partial(_client_sequences, read, text.form, text.name, most))
     return TextShares(
-        train=Lazy(clients, partial(_numbers, sequences, text.name, minimum)),
-        test=Lazy(clients, _none),
-        labels=Lazy(clients, partial(_words, sequences, text.classes, text.vocabulary.special)),
+        train=Lazy(clients, partial(_indices, sequences, text.name, minimum)),
+        test=Lazy(clients, _no_samples),
+        labels=Lazy(clients, partial(_held_words, sequences, text.classes, text.vocabulary.special)),
         sequences=sequences,
     )
 
 
-def _rows(text: Text, clients: int) -> tuple[Callable[[int], Tensor], NDArray[Any]]:
+def _stream_shares(text: Text, clients: int) -> tuple[Callable[[int], Tensor], NDArray[Any]]:
+    """Return a function that cuts a client's sequences from the stream, and their number, the same for all."""
     if text.stream is None:
-        raise DataError(f"{text.name} is by its users: set data.partition=user")
+        raise DataError(f"{text.name} is a text by users: set data.partition=user")
     size = len(text.stream) // clients
-    return partial(_row, text.stream, size, text.task, text.length), np.array(
-        [max(0, (size - text.width) // text.length + 1)]
-    )
+    sequences = max(0, (size - text.width) // text.length + 1)
+    return partial(_stream_part, text.stream, size, text.task, text.length), np.array([sequences])
 
 
-def _users(text: Text, clients: int, minimum: int, seed: int) -> tuple[Callable[[int], Tensor], NDArray[Any] | None]:
+def _user_shares(
+    text: Text, clients: int, minimum: int, seed: int
+) -> tuple[Callable[[int], Tensor], NDArray[Any] | None]:
+    """Return a function that reads a client's sequences, those of one user, and the number of each client if known."""
     if text.stream is not None:
-        raise DataError(f"{text.name} does not say who wrote it: set data.partition=iid")
-    enough = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= minimum)
-    if clients > len(enough):
-        least = "" if text.sizes is None else f" with at least {minimum} sequences"
-        raise DataError(f"{clients:,} clients are more than the {len(enough):,} users of {text.name}{least}")
-    if clients < len(enough):
-        chosen = numpy_stream(seed, "partition", "user").choice(len(enough), clients, replace=False)
-        enough = enough[np.sort(chosen)]
-    return partial(_user, text.users, enough), None if text.sizes is None else text.sizes[enough]
+        raise DataError(f"{text.name} has no users: set data.partition=iid")
+    eligible = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= minimum)
+    if clients > len(eligible):
+        condition = "" if text.sizes is None else f" with at least {minimum} sequences"
+        raise DataError(f"{clients:,} clients are more than the {len(eligible):,} users of {text.name}{condition}")
+    if clients < len(eligible):
+        chosen = numpy_stream(seed, "partition", "user").choice(len(eligible), clients, replace=False)
+        eligible = eligible[np.sort(chosen)]
+    return partial(_user_part, text.users, eligible), None if text.sizes is None else text.sizes[eligible]
 
 
 # Module-level functions, so that partitions can be pickled.
 
 
-def _row(stream: Tensor, size: int, task: str, length: int, client: int) -> Tensor:
+def _stream_part(stream: Tensor, size: int, task: str, length: int, client: int) -> Tensor:
     return windows(stream[client * size : (client + 1) * size], task, length)
 
 
-def _user(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
+def _user_part(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
     return users[int(chosen[client])]
 
 
-def _held(make: Callable[[int], Tensor], form: Form, name: str, most: int, client: int) -> Tensor:
-    return fitting(make(client), form, f"client {client} of {name}")[: most or None]
+def _client_sequences(read: Callable[[int], Tensor], form: Form, name: str, most: int, client: int) -> Tensor:
+    return check_sequences(read(client), form, f"client {client} of {name}")[: most or None]
 
 
-def _numbers(sequences: Sequence[Tensor], name: str, minimum: int, client: int) -> Tensor:
+def _indices(sequences: Sequence[Tensor], name: str, minimum: int, client: int) -> Tensor:
     count = len(sequences[client])
     if not count and minimum:
         raise DataError(
-            f"client {client} of {name} has no words: use fewer clients, or data.minimum=0, which lets clients be empty"
+            f"client {client} of {name} has no words: use fewer clients, or data.min_samples=0 to allow empty clients"
         )
     return torch.arange(count)
 
 
-def _words(sequences: Sequence[Tensor], classes: int, special: tuple[int, ...], client: int) -> Tensor:
-    written = sequences[client].flatten().long()
-    held: Tensor = torch.cat([written, torch.tensor(special, dtype=torch.long)]).unique()
+def _held_words(sequences: Sequence[Tensor], classes: int, special: tuple[int, ...], client: int) -> Tensor:
+    words = sequences[client].flatten().long()
+    held: Tensor = torch.cat([words, torch.tensor(special, dtype=torch.long)]).unique()
     return held[held < classes]
 
 
-def _none(client: int) -> Tensor:
+def _no_samples(client: int) -> Tensor:
     return _EMPTY

@@ -32,7 +32,7 @@ def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Generate the text; it depends on the options alone, and nothing is read."""
     least = 3 + _COMMON + _TOPICS * _SUCCESSORS
     if options.vocabulary < least:
-        raise DataError(f"words needs data.vocabulary of at least {least}, not {options.vocabulary}")
+        raise DataError(f"words needs data.vocabulary_size of at least {least}, not {options.vocabulary}")
     vocabulary = build_vocabulary({f"w{number}": 1 for number in range(options.vocabulary - 3)})
     make = partial(_sentences, len(vocabulary), options.task, options.length)
     return Text(
@@ -52,10 +52,10 @@ def _chain(words: int) -> NDArray[Any]:
     """Return the successors of every word, (words, 8), the likeliest first; the same for all users."""
     random = numpy_stream(0, "words", "chain", words)
     first = 3 + _COMMON
-    each = (words - first) // _TOPICS
-    topic = np.minimum((np.arange(words) - first) // each, _TOPICS - 1)
+    per_topic = (words - first) // _TOPICS
+    topic = np.minimum((np.arange(words) - first) // per_topic, _TOPICS - 1)
     topic[:first] = random.integers(_TOPICS, size=first)
-    table = first + topic[:, None] * each + random.integers(each, size=(words, _SUCCESSORS))
+    table = first + topic[:, None] * per_topic + random.integers(per_topic, size=(words, _SUCCESSORS))
     table[:, 2] = random.integers(3, first, size=words)
     return table
 
@@ -64,21 +64,21 @@ def _sentences(words: int, task: str, length: int, part: str, user: int) -> Tens
     """Generate 4 to 16 sentences of a user, of at least 4 words if `length` has room for them and an end mark."""
     random = numpy_stream(0, "words", part, user)
     table, first = _chain(words), 3 + _COMMON
-    each = (words - first) // _TOPICS
+    per_topic = (words - first) // _TOPICS
     count = int(random.integers(4, 17))
     begin, end, padding = 1, 2, padding_of(task, words)
     lengths = random.integers(min(4, length - 1), length, size=count)
     rows = np.full((count, width_of(task, length)), padding, dtype=np.int32)
     start = int(task == "next-word")
     rows[:, :start] = begin
-    state = first + user % _TOPICS * each + random.integers(each, size=count)
+    state = first + user % _TOPICS * per_topic + random.integers(per_topic, size=count)
     choices = random.choice(_SUCCESSORS, p=_LIKELY, size=(length, count))
-    for place in range(start, rows.shape[1]):
-        word = place - start
-        rows[:, place] = np.where(word < lengths, state, np.where(word == lengths, end, padding))
+    for position in range(start, rows.shape[1]):
+        word = position - start
+        rows[:, position] = np.where(word < lengths, state, np.where(word == lengths, end, padding))
         if word < length:
             # from a word that everyone uses, go back to the user's own topic
             follows = table[state, choices[word]]
-            own = first + user % _TOPICS * each + (follows - first) % each
+            own = first + user % _TOPICS * per_topic + (follows - first) % per_topic
             state = np.where(state < first, own, follows)
     return torch.from_numpy(rows)

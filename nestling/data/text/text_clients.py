@@ -1,4 +1,4 @@
-"""Samples of clients that are sequences of words."""
+"""Clients whose samples are sequences of words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from nestling.data.text.corpus import Text, TextShares
 
 @dataclass(frozen=True, eq=False)
 class TextSamples:
-    """Some sequences of words: of all `sequences`, (N, width), those with some `numbers`, (samples,).
+    """Sequences of words: the rows of `sequences`, (N, width), with the indices `numbers`, (samples,).
 
-    `words` returns the words that occur in them; finding them takes long for some texts.
+    `words` returns the words that occur in them; it is a function because finding them takes long for some texts.
     """
 
     sequences: Tensor
@@ -34,7 +34,7 @@ class TextSamples:
         return len(self.numbers)
 
     def batch(self, indices: Tensor) -> Tensor:
-        """Return some sequences, (samples, width), by their numbers from 0."""
+        """Return the sequences with these indices, (samples, width)."""
         return self.sequences[self.numbers[indices]]
 
     def transform(self, inputs: Tensor, random: torch.Generator | None) -> Tensor:
@@ -43,7 +43,7 @@ class TextSamples:
         return inputs
 
     def targets(self) -> Tensor:
-        """Return all sequences: which words of them are asked for is a matter of the task."""
+        """Return all sequences: the task decides which of their words are predicted."""
         return self.sequences[self.numbers]
 
     def held(self) -> Tensor:
@@ -53,17 +53,15 @@ class TextSamples:
 
 @dataclass(frozen=True, eq=False)
 class TextClients:
-    """A text that is dealt out to clients, and the sequences that models are tested on.
+    """A text that is divided among clients.
 
     Attributes
     ----------
-    text
-        The text.
-    shares
-        The sequences of clients.
+    text, shares
+        The text, and its partition among the clients.
     held_out
-        Reads those of ``"test"`` or ``"validation"``, (sequences, width), when they are first asked for: all users of
-        a population may have a part in them.
+        Reads the sequences for ``"test"`` or ``"validation"``, (sequences, width); called on first access, because they
+        may come from all users of a population.
     """
 
     text: Text
@@ -86,7 +84,7 @@ class TextClients:
         return {"vocabulary": self.text.classes, "special": self.text.special, "positions": self.text.length}
 
     def example(self, samples: int) -> Tensor:
-        """Return an input of a model that holds nothing, (samples, length)."""
+        """Return a model input of zeros, (samples, length)."""
         return self.text.example(samples)
 
     def __len__(self) -> int:

@@ -72,14 +72,14 @@ def build_vocabulary(counts: Mapping[str, int], size: int = 0) -> Vocabulary:
 
 
 def pack_words(words: Iterable[str]) -> NDArray[np.uint8]:
-    """Return words, or names, as an array of bytes, which can be cached like other arrays.
+    """Return words, or names of users, as an array of bytes, which can be cached like other arrays.
 
     >>> unpack_words(pack_words(["the", "naïve"]))
     ('the', 'naïve')
     """
     words = list(words)
     if broken := next((word for word in words if "\n" in word), None):
-        raise DataError(f"the name {broken!r} holds the end of a line: use another")
+        raise DataError(f"the name {broken!r} contains a line break: use another name")
     return np.frombuffer("\n".join(words).encode(), dtype=np.uint8)
 
 

@@ -36,8 +36,8 @@ def _digits(method: str) -> Experiment:
         model=Model(name="cnn", options={"widths": [32, 64, 128]}),
         data=Data(name="digits"),
         fleet=FleetSettings(clients=20, per_round=10, levels="a-b-c-d-e"),
-        local=LocalTraining(lr=0.1, epochs=3, batch=20),
-        evaluate=Evaluate(every=4, statistics_clients=10, statistics_batch=100),
+        local=LocalTraining(lr=0.1, epochs=3, batch_size=20),
+        evaluate=Evaluate(every=4, norm_clients=10, norm_batch=100),
     )
 
 
@@ -58,7 +58,7 @@ def _morphed(method: str) -> Experiment:
     return replace(
         digits,
         options={"ratio": 0.5, "every": 4, "penalty": 1e-4, "mask_lr": 10.0},
-        data=replace(digits.data, unlabelled=0.2),
+        data=replace(digits.data, public_share=0.2),
         fleet=replace(digits.fleet, levels="a"),
     )
 

@@ -3,7 +3,7 @@
 Names are METHOD-DATA-MODEL-PARTITION, then ``top25`` or ``top10`` where uploads are the largest quarter or tenth of the
 change. All rows keep the same samples back for the server (a sixth of MNIST and EMNIST, a fifth of CIFAR-10, as many as
 the test set holds), whether the method uses them or not, so that clients hold the same in all of them; the authors use
-the test set's own inputs instead (`data.unlabelled=0 data.unlabelled_test=true`).
+the test set's own inputs instead (`data.public_share=0 data.public_from_test=true`).
 
 Where the paper leaves a choice
 -------------------------------
@@ -54,7 +54,7 @@ _METHODS = {
     "dirichlet": ("fedavg", "fedprox", "fedmorph", "fedmorphprox"),
 }
 _MODELS: dict[str, dict[str, Any]] = {"resnet18": {"pool": False, "learn_steps": False}}
-_UPLOADS = {"": Upload(), "top25": Upload(format="topk", share=0.25), "top10": Upload(format="topk", share=0.1)}
+_UPLOADS = {"": Upload(), "top25": Upload(format="topk", fraction=0.25), "top10": Upload(format="topk", fraction=0.1)}
 
 
 def presets() -> Iterator[Preset]:
@@ -90,7 +90,7 @@ def small(experiment: Experiment) -> Experiment:
         options=options,
         model=model,
         fleet=replace(usual.fleet, clients=20, per_round=4),
-        local=replace(usual.local, lr=0.05, schedule="constant", clip=0, batch=20, epochs=passes),
+        local=replace(usual.local, lr=0.05, schedule="constant", clip_norm=0, batch_size=20, epochs=passes),
         evaluate=replace(usual.evaluate, every=10),
     )
 
@@ -115,7 +115,7 @@ def _preset(task: _Task, partition: str, method: str, top: str) -> Preset:
             partition="dirichlet" if mixed else "iid",
             alpha=0.4,
             augment="none",
-            unlabelled=task.unlabelled,
+            public_share=task.unlabelled,
         ),
         fleet=FleetSettings(
             clients=task.clients, per_round=10, levels=str(task.pruned) if method == "fed-dropout" else "a"
@@ -125,7 +125,7 @@ def _preset(task: _Task, partition: str, method: str, top: str) -> Preset:
             momentum=0.9,
             weight_decay=5e-4,
             epochs=task.epochs,
-            batch=100,
+            batch_size=100,
         ),
         upload=_UPLOADS[top],
         evaluate=Evaluate(every=10),

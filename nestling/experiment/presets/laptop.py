@@ -50,30 +50,30 @@ def laptop(experiment: Experiment) -> Experiment:
     """
     if experiment.data.name in TEXTS:
         return _text(experiment)
-    local, fleet = experiment.local, _fewer(experiment.fleet, experiment.local.batch)
+    local, fleet = experiment.local, _fewer(experiment.fleet, experiment.local.batch_size)
     rounds = 15 if fleet.per_round == fleet.clients else 30  # everybody's samples are twice as many
     return replace(
         experiment,
         name=f"{experiment.name}-laptop",
         rounds=rounds,
         model=_small(experiment.model),
-        data=replace(experiment.data, samples=5000, resize=0),
+        data=replace(experiment.data, max_samples=5000, resize=0),
         fleet=fleet,
         local=replace(
             local,
             lr=local.lr if local.schedule == "cosine" else 0.1,  # what has no plateaus can keep its own
             momentum=0.9,
-            clip=1,
+            clip_norm=1,
             epochs=2 if experiment.data.name == "mnist" else 1,
             schedule="cosine",
             milestones=(),
-            factor=0.1,
+            lr_decay=0.1,
         ),
         evaluate=Evaluate(
             every=(rounds + 1) // 2,
             samples=500 if experiment.method in _PRIVATE else 2000,
-            statistics_clients=min(5, fleet.clients),
-            statistics_batch=100,
+            norm_clients=min(5, fleet.clients),
+            norm_batch=100,
         ),
     )
 
@@ -89,11 +89,11 @@ def _text(experiment: Experiment) -> Experiment:
         experiment,
         name=f"{experiment.name}-laptop",
         rounds=30,
-        select=True,
+        select_rows=True,
         model=_small(experiment.model),
-        data=replace(experiment.data, most_per_client=100 if rows else 64),
+        data=replace(experiment.data, max_sequences=100 if rows else 64),
         fleet=fleet,
-        local=replace(experiment.local, batch=4, schedule="cosine", milestones=(), factor=0.1),
+        local=replace(experiment.local, batch_size=4, schedule="cosine", milestones=(), lr_decay=0.1),
         evaluate=replace(experiment.evaluate, every=15, samples=200 if rows else 1000),
     )
 

@@ -146,14 +146,16 @@ def _from_scratch(rounds: int) -> LocalTraining:
         lr=0.1,
         momentum=0,
         weight_decay=0,
-        clip=0,
+        clip_norm=0,
         epochs=5,
-        batch=32,
+        batch_size=32,
         schedule="steps",
         milestones=(rounds // 2, rounds * 3 // 4),
-        factor=0.1,
+        lr_decay=0.1,
     )
 
 
 def _fine_tuning() -> LocalTraining:
-    return LocalTraining(lr=0.03, momentum=0.9, weight_decay=0, clip=1, epochs=1, batch=32, schedule="cosine", warmup=3)
+    return LocalTraining(
+        lr=0.03, momentum=0.9, weight_decay=0, clip_norm=1, epochs=1, batch_size=32, schedule="cosine", warmup_rounds=3
+    )

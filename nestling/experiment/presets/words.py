@@ -19,9 +19,9 @@ def presets() -> Iterator[Preset]:
             method=method,
             rounds=12,
             model=Model(name="transformer-nwp", options={"width": 32, "hidden": 64, "depth": 1, "heads": 2}),
-            data=Data(name="words", partition="user", vocabulary=400),
+            data=Data(name="words", partition="user", vocabulary_size=400),
             fleet=FleetSettings(clients=USERS, per_round=20, levels="a-b-c-d-e"),
-            local=LocalTraining(lr=0.3, epochs=2, batch=4),
+            local=LocalTraining(lr=0.3, epochs=2, batch_size=4),
             evaluate=Evaluate(every=4, samples=500),
         )
         yield Preset(experiment, "a demonstration of our own: next words, and a population")

@@ -1,35 +1,35 @@
 """FedMorph: the server keeps a large network and sends out a small one that it prunes anew every few rounds.
 
 FedMorph: Communication Efficient Federated Learning via Morphing Neural Network (anonymous submission; no public
-implementation exists). Every `every` rounds the averaged small network is written back into the large one, distilled
-into all of it on samples without labels, and a fresh small network is pruned by the learned masks. Between morphs it is
-FedAvg on the small network.
+implementation exists). Clients train the small network as in FedAvg (Eq. 3). Every `every` rounds the server morphs it
+(`Morph.after_merge`, Algorithm 1): the averaged small network is written back into the large one (§5.1) and distilled
+into it on samples without labels, together with soft masks (Eqs. 4 to 7), and a new small network is pruned by them.
 
 What the paper leaves open, and how it is decided here
 ------------------------------------------------------
 - Mask variables start as Logistic(logit(ratio), 1), which keeps a share `ratio` of the units and gives the sizes of the
   paper's tables. The literal reading (mean = ratio) keeps more than half of them; it is `literal_start`.
-- With τ = 1e-3 a mask's own gradient is zero but for the rare draw near the threshold, where it is huge: right on
-  average, and very noisy. Default is therefore a straight-through estimator; `gradient="plain"` is the paper's formula.
-- Noise is drawn anew for every batch of the distillation, and never when pruning.
-- The samples are an explicit share of the training set (`data.unlabelled`), given to the server without labels. The
-  authors use the inputs of the test set: `data.unlabelled_test=true`.
+- With τ = 1e-3 a mask's gradient is zero except for rare draws near the threshold, where it is huge: correct on
+  average, and very noisy. The default is therefore a straight-through estimator; `gradient="plain"` is Eq. 6 itself.
+- Noise is drawn for every batch of the distillation, and never for pruning.
+- The samples are an explicit share of the training set (`data.public_share`), given to the server without labels. The
+  authors use the inputs of the test set: `data.public_from_test=true`.
 - The loss is the mean over a batch, and λ multiplies the number of parameters kept under that batch's masks.
-- Weight decay acts on weights and not on masks. The optimiser starts anew at every morph, but for the masks' momenta,
-  which go on. Learning rate: a tenth of the clients' of that round.
-- Clients count by their samples, as in FedAvg here; the paper's mean is `server.weighting=none`.
-- At least one unit of every axis stays. Masks act where an axis is read (nestling.methods.fedmorph.soft_masks), so that
-  no bias leaks.
-- Statistics of norms are static, as in HeteroFL; those of the large network, of the teacher and of the fresh network
-  are taken on the distillation's samples. Where norms average over channels (LayerNorm), the masked network is not
-  quite the pruned one.
-- The first network is pruned by the initial masks, without distillation. After the last round the large network still
-  learns, but nothing is pruned, because nobody would train it.
-- The global model is the large network, as of the last morph, with every unit weighted by the probability that its mask
-  was on, σ(v), as dropout's authors test theirs; with all units at full weight, as the text may be read, its layers
-  would hear several times what they learnt with. The small network in use is tested as the sub-model of its level.
+- Weight decay acts on weights and not on masks. The optimiser is new at every morph, except for the masks' momenta,
+  which are kept. Learning rate: a tenth of the clients' in that round.
+- Clients are weighted by their samples, as in FedAvg here; the paper's mean is `server.weighting=none`.
+- At least one unit of every axis is kept. Masks act where an axis is read (nestling.methods.fedmorph.soft_masks), so
+  that no bias leaks.
+- Norms are static, as in HeteroFL; the statistics of the large network, of the teacher and of the new small network are
+  measured on the distillation's samples. Where norms average over channels (LayerNorm), the masked network is not
+  exactly the pruned one.
+- The first network is pruned by the initial masks, without distillation. After the last round the large network is
+  distilled, but nothing is pruned, because nobody would train the result.
+- The global model is the large network of the last morph, with every unit weighted by the probability that its mask is
+  on, σ(v), as in tests of dropout. With all units at full weight, another reading of the text, the inputs of its layers
+  would be several times larger than in training. The current small network is tested as the sub-model of its level.
 - Beyond the paper: in a fleet with several levels, each gets its share of the kept units of every axis, those with the
-  highest masks, so levels nest.
+  highest mask variables, so levels nest.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nestling.axes import AxisMap
 from nestling.cut import Plan, extract, submodel
-from nestling.cut.extract import cuts
+from nestling.cut.extract import State, cuts
 from nestling.data.federated import ClientData
 from nestling.errors import ConfigError, MethodError
-from nestling.methods.context import AfterMerge, Merged, RoundContext, Setup, State
+from nestling.methods.context import AfterMerge, Merged, RoundContext, Setup
 from nestling.methods.fedmorph.distill import (
     Distillation,
     Distilled,
@@ -64,18 +65,18 @@ _MASK, _MOMENTUM, _SERVER, _EXPECTED, _PENALTY = "mask/", "momentum/", "server/"
 
 @dataclass(frozen=True)
 class Morph(PlanPart):
-    """Clients train the small network; every few rounds the server distils it into the large one and prunes anew.
+    """Clients train the small network; every few rounds the server distils it into the large one and prunes that.
 
     Attributes
     ----------
     ratio, literal_start
         The share of units that the first small network keeps, and whether masks start around `ratio` itself.
     every
-        Rounds between morphs; 0 for none.
+        Rounds between morphs; 0 for no morphs.
     constraint
-        What λ is the price of: ``"parameters"`` or ``"macs"``.
+        The size that λ penalises: ``"parameters"`` or ``"macs"``.
     distillation
-        How the large network learns.
+        The settings of the distillation.
     """
 
     ratio: float
@@ -86,14 +87,14 @@ class Morph(PlanPart):
 
     @property
     def extendable(self) -> bool:
-        """The last morph prunes nothing, so it depends on the number of rounds."""
+        """Return whether there are no morphs: the last one prunes nothing, so it depends on the number of rounds."""
         return not self.every
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise where the server has no samples to distil on."""
+        """Raise an error if the server has no samples for the distillation."""
         if self.every and public is None:
             raise ConfigError(
-                f"{setup.method.name} needs samples without labels at the server: set data.unlabelled=0.1, say"
+                f"{setup.method.name} needs samples without labels at the server: set data.public_share=0.1, say"
             )
 
     def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
@@ -102,17 +103,17 @@ class Morph(PlanPart):
         return _named(_MASK, drawn) | {_PENALTY: torch.tensor(self.distillation.penalty, dtype=torch.float64)}
 
     def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
-        """Return the units whose masks are not below zero; of those, the best, as many as the level carries."""
+        """Return the units with v ≥ 0 (§4.1); of those, the highest, as many as the level carries."""
         key = "morph" if ratio == 1 else f"morph-{ratio!r}"
         return kept(setup.axes, _part(_MASK, method_state), ratio, key)
 
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Morph every `every` rounds (Algorithm 1); in other rounds, go on with the merged small network."""
+        """Morph every `every` rounds (Algorithm 1, lines 4 and 5); in other rounds, keep the merged small network."""
         if not self.every or round.number % self.every:
             return AfterMerge(merged.model, dict(round.method_state))
         setup, state, batch = round.setup, round.method_state, self.distillation.batch
 
-        # 1. The averaged small network, and its predictions on the public samples.
+        # 1. The averaged small network w̃ predicts the classes of the public samples: the targets of Eq. 4.
         scores = _part(_MASK, state)
         plan = kept(setup.axes, scores, key="averaged")
         network = submodel(setup.model, setup.axes, plan)
@@ -121,16 +122,15 @@ class Morph(PlanPart):
         network.load_state_dict(small)
         targets = predictions(network, public_batches(round, batch))
 
-        # 2. It is written back into the large network, which learns the predictions, together with the masks.
+        # 2. It is written back into the large network w°, which learns the targets together with the masks v (Eq. 7).
         masks = self._masks(round)
-        begin = Distilled(
-            _written_back(round, merged, plan, small), scores, _part(_MOMENTUM, state), float(state[_PENALTY])
-        )
-        learned = distill(round, masks, targets, begin, self.distillation)
+        large = _with_slice(setup.axes, _part(_SERVER, state) or merged.model, plan, small)
+        start = Distilled(large, scores, _part(_MOMENTUM, state), float(state[_PENALTY]))
+        learned = distill(round, masks, targets, start, self.distillation)
         expected = {name: torch.sigmoid(value) for name, value in learned.scores.items()}
-        large = submodel(setup.model, setup.axes, Plan())
-        large.load_state_dict(dict(learned.weights) | masks.laid_on(learned.weights, expected))
-        measured = with_statistics(large, public_batches(round, batch))
+        network = submodel(setup.model, setup.axes, Plan())
+        network.load_state_dict(dict(learned.weights) | masks.apply(learned.weights, expected))
+        measured = with_statistics(network, public_batches(round, batch))
         weights = {
             name: learned.weights[name] if name in setup.parameters else value for name, value in measured.items()
         }
@@ -139,15 +139,13 @@ class Morph(PlanPart):
         if round.number == setup.rounds:
             return AfterMerge(merged.model, dict(state) | new_state, {"averaged": (plan, small)})
 
-        # 3. A fresh small network is pruned by the learned masks.
+        # 3. A new small network is pruned by the learned masks (Eq. 7, second line).
         new_state |= _named(_MASK, learned.scores) | _named(_MOMENTUM, learned.momenta)
         fresh = kept(setup.axes, learned.scores, key="morphed")
         network = submodel(setup.model, setup.axes, fresh)
         network.load_state_dict(extract(setup.axes, fresh, weights))
         morphed = with_statistics(network, public_batches(round, batch))
-        model = {name: value.clone() for name, value in weights.items()}
-        for name, cut in cuts(setup.axes, fresh).items():
-            cut.put(model[name], morphed[name])
+        model = _with_slice(setup.axes, weights, fresh, morphed)
         return AfterMerge(model, new_state, {"averaged": (plan, small), "morphed": (fresh, morphed)})
 
     def global_model(self, setup: Setup, method_state: State) -> State | None:
@@ -155,7 +153,7 @@ class Morph(PlanPart):
         weights = _part(_SERVER, method_state)
         if not weights:
             return None
-        weighted = Masks(setup.axes, setup.parameters).laid_on(weights, _part(_EXPECTED, method_state))
+        weighted = Masks(setup.axes, setup.parameters).apply(weights, _part(_EXPECTED, method_state))
         weighted |= {name: weighted[first] for name, first in setup.axes.tied.items() if first in weighted}
         return weights | weighted
 
@@ -189,18 +187,18 @@ def fedmorph(
     ratio
         The share of units that the first small network keeps: about its square of the parameters.
     every
-        Rounds between morphs; 0 for none, so that the first small network stays.
+        Rounds between morphs; 0 for none, so that the first small network is kept.
     penalty, constraint
-        λ, and what it is the price of: a parameter, or a multiply-accumulate.
+        λ of Eq. 5, and the size that it penalises: parameters, or multiply-accumulates.
     budget
-        The share of the parameters (or multiply-accumulates) to end with, for which λ is then tuned; 0 for a fixed λ.
+        The share of the parameters (or multiply-accumulates) to reach by tuning λ; 0 for a fixed λ.
     gradient, temperature, noise
-        How masks learn (Eq. 6).
+        The gradient, τ and noise of the masks (Eq. 6).
     epochs, batch, distil_lr, mask_lr
-        How the distillation learns: passes, batch, its learning rate as a share of the local one, that of masks as a
+        The distillation: epochs, batch size, its learning rate as a share of the local one, and the masks' as a
         multiple of its own.
     literal_start
-        Start masks around `ratio` itself, as the text has it.
+        Whether masks start around `ratio` itself, as the text says.
 
     >>> fedmorph(ratio=0.1).plan.ratio
     0.1
@@ -216,17 +214,16 @@ def fedmorph(
         if not 0 < value < float("inf"):
             raise MethodError(f"fedmorph's {name} must be above 0, not {value!r}")
     if budget and not penalty:
-        raise MethodError("fedmorph's budget is met by tuning its penalty, which must be above 0 to begin with")
+        raise MethodError("fedmorph's budget is met by tuning its penalty, which must start above 0")
     distillation = Distillation(epochs, batch, distil_lr, mask_lr, temperature, gradient, noise, penalty, budget)
     morph = Morph(ratio, literal_start, every, constraint, distillation)
     return Method("fedmorph", morph, StaticNorms(), weighting="samples")
 
 
-def _written_back(round: RoundContext, merged: Merged, plan: Plan, small: State) -> dict[str, Tensor]:
-    """Return the large network with the averaged small one in its places (§5.1, Training Tricks)."""
-    large = _part(_SERVER, round.method_state) or merged.model
+def _with_slice(axes: AxisMap, large: State, plan: Plan, small: State) -> dict[str, Tensor]:
+    """Return the large network with the weights of a small one written into it (§5.1, Training Tricks)."""
     weights = {name: value.clone() for name, value in large.items()}
-    for name, cut in cuts(round.setup.axes, plan).items():
+    for name, cut in cuts(axes, plan).items():
         cut.put(weights[name], small[name])
     return weights
 

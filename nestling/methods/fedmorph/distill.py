@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from nestling.cut.extract import State
 from nestling.data.batches import batches
 from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
@@ -22,34 +23,33 @@ from nestling.methods.fedmorph.soft_masks import Masks, logistic
 from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
 from nestling.safe_kernels import SafeKernels, guard
 
-State = Mapping[str, Tensor]
-_NEAR = 0.1  # of a budget: λ grows while the size is farther off than this, and acts in proportion within it
-_REACTION = 0.01  # how much λ grows or falls in a step, where there is a budget
+_TOLERANCE = 0.1  # with a budget, λ grows while the size differs by more than this share, and falls otherwise
+_PENALTY_RATE = 0.01  # the relative change of λ in one step
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How a morph learns.
+    """The settings of a distillation.
 
     Attributes
     ----------
     epochs, batch
-        Passes over the unlabelled samples, and how many a step sees.
+        Epochs over the unlabelled samples, and the batch size.
     lr
-        Learning rate, as a share of this round's local one.
+        The learning rate, as a share of this round's local one.
     mask_lr
-        That of the masks, as a multiple of it.
+        The learning rate of the masks, as a multiple of `lr`.
     temperature
         τ of Eq. 6.
     gradient
-        ``"straight-through"``: masks are 0 or 1, and pass gradients on as a sigmoid of temperature 1 would.
+        ``"straight-through"``: masks are 0 or 1, and have the gradient of a sigmoid of temperature 1.
         ``"plain"``: masks are the sigmoid of Eq. 6 itself.
     noise
         Whether logistic noise is added to the mask variables in every step.
     penalty
-        λ: what a parameter (or a multiply-accumulate) costs.
+        λ: the penalty of a parameter (or a multiply-accumulate).
     budget
-        The share of the size to end with; λ is then moved until it is met. 0 leaves λ alone.
+        The share of the size to reach by tuning λ; 0 for a fixed λ.
     """
 
     epochs: int = 2
@@ -65,7 +65,7 @@ class Distillation:
 
 @dataclass(frozen=True, eq=False)
 class Distilled:
-    """What a distillation begins with and what comes of it: weights, mask variables, the masks' momenta, and λ."""
+    """The input and the result of a distillation: weights, mask variables, the masks' momenta, and λ."""
 
     weights: State
     scores: State
@@ -74,7 +74,7 @@ class Distilled:
 
 
 def divergence(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean Jensen-Shannon divergence of softmax(logits) and probabilities, both (samples, classes), in nats.
+    """Return the mean Jensen-Shannon divergence of softmax(logits) and targets, (samples, classes), in nats (Eq. 4).
 
     >>> divergence(torch.tensor([[50.0, -50.0]]), torch.tensor([[0.0, 1.0]])).item()  # ln 2
     0.693...
@@ -88,7 +88,7 @@ def divergence(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def soft(scores: Tensor, noise: Tensor | None, settings: Distillation) -> Tensor:
-    """The masks of some units from their variables v, (units,)."""
+    """Return the masks m of units from their variables v, (units,) (Eq. 6)."""
     shifted = scores if noise is None else scores + noise
     if settings.gradient == "plain":
         return torch.sigmoid(shifted / settings.temperature)
@@ -96,56 +96,56 @@ def soft(scores: Tensor, noise: Tensor | None, settings: Distillation) -> Tensor
     return (shifted >= 0).to(smooth.dtype) + smooth - smooth.detach()
 
 
-def distill(round: RoundContext, masks: Masks, targets: Tensor, begun: Distilled, settings: Distillation) -> Distilled:
-    """Teach the large network what the small one says, and the masks what is not needed for it.
+def distill(round: RoundContext, masks: Masks, targets: Tensor, start: Distilled, settings: Distillation) -> Distilled:
+    """Train the large network and its masks on the small one's predictions, with a penalty on its size (Eq. 7).
 
     Parameters
     ----------
     round
-        The model, the server's samples, and how clients train.
+        The model, the server's samples, and the settings of local training.
     masks
-        How masks are laid on weights.
+        Applies masks to weights.
     targets
         The predictions of the small network for every public sample: probabilities, (samples, classes).
-    begun
+    start
         The large network's state, mask variables, their momenta (none at first), and λ.
     settings
-        How the distillation learns.
+        The settings of the distillation.
     """
     try:
-        return _distill(round, masks, targets, begun, settings, shared=False)
-    except DrawnInBackward:  # a forward pass that is run again there needs PyTorch's own generator
-        return _distill(round, masks, targets, begun, settings, shared=True)
+        return _distill(round, masks, targets, start, settings, shared=False)
+    except DrawnInBackward:  # gradient checkpointing: its second forward pass needs PyTorch's own generator
+        return _distill(round, masks, targets, start, settings, shared=True)
 
 
 def _distill(
-    round: RoundContext, masks: Masks, targets: Tensor, begun: Distilled, settings: Distillation, *, shared: bool
+    round: RoundContext, masks: Masks, targets: Tensor, start: Distilled, settings: Distillation, *, shared: bool
 ) -> Distilled:
     public = round.public
     assert public is not None
     model = deepcopy(round.setup.model)
     guard(model, public_batches(round, 1, first=1)[0])
     seed_dropout(model)
-    model.load_state_dict(dict(begun.weights))
+    model.load_state_dict(dict(start.weights))
     model.train()
     keep_frozen(model)
     make_static(model)
     weights = {
-        name: begun.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
+        name: start.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
         for name, parameter in model.named_parameters()
     }
     trained = [value for value in weights.values() if value.requires_grad]
-    scores = {name: value.clone().requires_grad_() for name, value in begun.scores.items()}
+    scores = {name: value.clone().requires_grad_() for name, value in start.scores.items()}
     lr, local = round.lr * settings.lr, round.setup.training
     groups = [
         {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
         {"params": list(scores.values()), "lr": lr * settings.mask_lr, "weight_decay": 0.0},
     ]
     optimizer = torch.optim.SGD(groups, momentum=local.momentum)
-    for name, value in begun.momenta.items():
+    for name, value in start.momenta.items():
         optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(round.seed)
-    penalty, goal = begun.penalty, settings.budget * float(masks.size({}))
+    penalty, goal = start.penalty, settings.budget * float(masks.size({}))
     everything = find_draws(model, public_batches(round, 2, first=2)[0]).training
     with drawing(torch.Generator().manual_seed(round.seed), everything=everything, shared=shared):
         for _ in range(settings.epochs):
@@ -155,26 +155,26 @@ def _distill(
                     for name, value in scores.items()
                 }
                 inputs = public.transform(public.batch(chosen)[0], None)
-                logits = functional_call(model, masks.laid_on(weights, drawn), (inputs,))
-                price = penalty if not goal else penalty * _pull(masks, scores, goal)
-                loss = divergence(logits, targets[chosen]) + price * masks.size(drawn)
+                logits = functional_call(model, masks.apply(weights, drawn), (inputs,))
+                factor = penalty if not goal else penalty * _excess(masks, scores, goal)
+                loss = divergence(logits, targets[chosen]) + factor * masks.size(drawn)
                 optimizer.zero_grad(set_to_none=True)
                 with no_draws():
                     loss.backward()
-                if local.clip:
-                    nn.utils.clip_grad_norm_(trained, local.clip, foreach=True)
+                if local.clip_norm:
+                    nn.utils.clip_grad_norm_(trained, local.clip_norm, foreach=True)
                 optimizer.step()
                 if goal:
-                    far = abs(_pull(masks, scores, goal)) == 1
-                    penalty = max(settings.penalty, penalty * (1 + _REACTION if far else 1 - _REACTION))
-    found = {name: value.detach() for name, value in weights.items()}
-    if not all(bool(value.isfinite().all()) for value in (*found.values(), *scores.values())):
+                    far = abs(_excess(masks, scores, goal)) == 1
+                    penalty = max(settings.penalty, penalty * (1 + _PENALTY_RATE if far else 1 - _PENALTY_RATE))
+    learned = {name: value.detach() for name, value in weights.items()}
+    if not all(bool(value.isfinite().all()) for value in (*learned.values(), *scores.values())):
         raise TrainingError(
             f"round {round.number}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
         )
     momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
     return Distilled(
-        dict(begun.weights) | found,
+        dict(start.weights) | learned,
         {name: value.detach() for name, value in scores.items()},
         {name: value for name, value in momenta.items() if value is not None},
         penalty,
@@ -182,30 +182,30 @@ def _distill(
 
 
 @torch.no_grad()
-def _pull(masks: Masks, scores: State, goal: float) -> float:
-    """Which way a budget pulls, from −1 (too small: units are rewarded) to 1 (too large), gently near the goal."""
+def _excess(masks: Masks, scores: State, goal: float) -> float:
+    """Return how far the size is above the goal, from −1 (too small: units are rewarded) to 1; linear near the goal."""
     size = float(masks.size({name: (value >= 0).float() for name, value in scores.items()}))
-    return max(-1.0, min(1.0, (size / goal - 1) / _NEAR))
+    return max(-1.0, min(1.0, (size / goal - 1) / _TOLERANCE))
 
 
 def public_batches(round: RoundContext, size: int, first: int | None = None) -> list[Tensor]:
-    """Return the server's samples, or the `first` of them, in batches as a model reads them."""
+    """Return the server's samples, or only the `first` ones, in batches of model inputs."""
     public = round.public
-    assert public is not None  # the method refuses to start without any
+    assert public is not None  # `Morph.check` requires it
     count = len(public) if first is None else min(first, len(public))
     return [public.transform(public.batch(part)[0], None) for part in batches(torch.arange(count), size)]
 
 
 @torch.no_grad()
 def predictions(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
-    """Return the predictions of a model in evaluation mode on some batches: probabilities, (samples, classes)."""
+    """Return the probabilities, (samples, classes), that a model in evaluation mode predicts for some batches."""
     model.eval()
     with SafeKernels():
         return torch.cat([F.softmax(model(part), -1) for part in parts])
 
 
 def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return the state of a model with the statistics of its norms measured anew on some batches."""
+    """Return the state of a model with the statistics of its norms measured on some batches."""
     keep_frozen(model)
     state = model.state_dict()
     with SafeKernels():

@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nestling.cut import Plan
-from nestling.methods.context import Setup, State
+from nestling.cut.extract import State
+from nestling.methods.context import Setup
 from nestling.methods.method import Method
-from nestling.methods.nefl.nefl_plans import initial_steps, nefl_plan
+from nestling.methods.nefl.nefl_plans import STEP, initial_steps, nefl_plan
 from nestling.methods.part import PlanPart
 from nestling.methods.parts.per_submodel import NORMS, PerSubmodel, Untrained
 from nestling.methods.parts.static_norms import StaticNorms
 
-STEPS = "*.step"
+STEPS = f"*{STEP}"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from nestling.methods.nefl.nefl_build import Sizes, build, runs_of, sizes_of
 from nestling.methods.nefl.nefl_tables import TABLES, Row
 
 VARIANTS = ("W", "D", "DO", "WD")
+STEP = ".step"  # how the state name of a block's step size ends
 
 
 def nefl_plan(
@@ -88,7 +89,7 @@ def initial_steps(axes: AxisMap, plan: Plan, variant: str) -> dict[str, float]:
         for k, following in pairwise([*stays, len(run)]):
             value = float(following - k) if variant == "DO" else 1.0
             for block in kept.intersection(run[k]):
-                steps |= {name: value for name in axes.blocks[block] if name.endswith(".step")}
+                steps |= {name: value for name in axes.blocks[block] if name.endswith(STEP)}
     return {name: steps[name] for name in axes.dims if name in steps}
 
 

@@ -1,4 +1,4 @@
-"""HeteroFL's masked loss (§3): a client's loss is about its own classes, and only their rows of the model merge."""
+"""HeteroFL's masked cross-entropy (§4): the loss is over a client's own classes, and only their rows merge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MaskedLoss(Part):
     """Set the logits of classes that a client does not hold to zero (`nestling.tasks.class_loss.masked`)."""
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
-        """Raise for tasks without classes."""
+        """Raise an error for tasks without classes."""
         del public
         if not setup.task.classes:
             raise MethodError(

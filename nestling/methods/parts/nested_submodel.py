@@ -1,4 +1,4 @@
-"""A narrower model inside a client's own, sharing its weights: for losses that train several widths at once."""
+"""A narrower model inside a client's own that shares its weights: for losses over several widths (FjORD, §3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nestling.methods.parts.static_norms import make_static
 
 
 def nested_submodel(client: ClientContext, width: float) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return the first units of a client's model as a module, and its weights cut from the client's.
+    """Return a module of the first units of a client's model, and its weights as slices of the client's.
 
     Run it with ``torch.func.functional_call(module, weights, inputs)``: gradients reach the client's own weights.
 
@@ -24,10 +24,10 @@ def nested_submodel(client: ClientContext, width: float) -> tuple[nn.Module, dic
     client
         The client; its plan must keep the first units of every axis.
     width
-        The share of the *whole* model to keep, at most the client's own.
+        The ratio relative to the *whole* model, at most the client's own.
     """
     if any(len(runs) != 1 or runs[0][0] for runs in client.plan.runs.values()):
-        raise PlanError("narrower models are cut from plans that keep the first units of every axis only")
+        raise PlanError("a narrower model needs a plan that keeps the first units of every axis")
     whole = plan(client.setup.axes, width)
     if whole not in client.workspace:  # building a module takes longer than a step of a small model
         axes = axes_of(client.setup.axes, client.plan)

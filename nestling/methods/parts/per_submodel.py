@@ -1,4 +1,4 @@
-"""Tensors that every sub-model has for itself, and parameters that are not trained (NeFL)."""
+"""NeFL's inconsistent parameters, which every sub-model has for itself, and parameters that are not trained."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nestling.axes import AxisMap
 from nestling.methods.context import Owner, Setup
 from nestling.methods.part import Part
 
-NORMS = "norms"  # in place of a pattern: every norm that has running statistics
+NORMS = "norms"  # a special pattern: matches every norm that has running statistics
 
 
 def matching(axes: AxisMap, patterns: tuple[str, ...]) -> frozenset[str]:
-    """Return the state names that fit one of some shell patterns; ``"norms"`` matches norms with running statistics."""
+    """Return the state names that match a shell pattern; ``"norms"`` matches norms with running statistics."""
     norms = {name.rpartition(".")[0] for name in axes.dims if name.endswith(".running_mean")}
     return frozenset(
         name
@@ -29,7 +29,7 @@ def matching(axes: AxisMap, patterns: tuple[str, ...]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class PerSubmodel(Part):
-    """Tensors that are averaged among the clients that trained one sub-model, and never meet those of others.
+    """Tensors that are averaged only over the clients that trained the same sub-model.
 
     Attributes
     ----------

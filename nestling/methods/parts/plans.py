@@ -15,7 +15,7 @@ class WholeModel(PlanPart):
 
     @property
     def by_level(self) -> bool:
-        """All clients get the same."""
+        """Return False: all clients get the same slice."""
         return False
 
     def plan(self, round: RoundContext, who: Participant) -> Plan:
@@ -26,4 +26,7 @@ class WholeModel(PlanPart):
 
 @dataclass(frozen=True)
 class PrefixPlan(PlanPart):
-    """The first units of every axis, as many as the level carries (HeteroFL, §3): smaller slices lie in larger ones."""
+    """The first units of every axis, as many as the level carries (HeteroFL, §3.1): smaller slices lie in larger ones.
+
+    That is what a `PlanPart` does by default.
+    """

@@ -1,4 +1,7 @@
-"""Tensors that every client keeps to itself: they start as everybody's, and are never sent or merged."""
+"""Tensors that every client keeps to itself: they start with the global values, and are never sent or merged.
+
+For Standalone, and methods with local layers such as LG-FedAvg (nestling.methods.lg_fedavg).
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from nestling.methods.part import Part
 
 @dataclass(frozen=True)
 class Proximal(Part):
-    """Hold clients near the weights that they received; the training loop adds the term.
+    """Keep clients near the weights that they received; the training loop adds the term (nestling.client.train).
 
     >>> Proximal(0.1).proximal
     0.1
@@ -24,5 +24,5 @@ class Proximal(Part):
 
     @property
     def proximal(self) -> float:
-        """μ."""
+        """Return μ."""
         return self.mu

@@ -1,9 +1,9 @@
-"""HeteroFL's Scaler: while training, hidden layers of a model of rate r give their outputs divided by r.
+"""HeteroFL's Scaler (§3.3, Eq. 4): in training, the hidden layers of a model of rate r divide their outputs by r.
 
-A layer with fewer inputs gives smaller sums, in proportion to its rate; dividing makes activations of all levels alike,
-and is left out when testing. The paper puts it between each layer and its norm. Dividing where a layer gives its
-output is the same: between two norms a residual stream is only added up. Layers here are linear, convolutional and
-embedding ones; recurrent layers and `nn.MultiheadAttention`, which the paper does not use, are left as they are.
+A layer with fewer inputs has smaller sums, in proportion to its rate. Dividing gives activations of all levels the same
+scale; in tests it is left out. The paper puts the Scaler between each layer and its norm. Scaling the layer's output is
+equivalent, as a residual stream only adds outputs up before the next norm. Linear, convolutional and embedding layers
+are scaled; recurrent layers and `nn.MultiheadAttention`, which the paper does not use, are not.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from nestling.methods.part import Part
 
 @dataclass(frozen=True)
 class Scaler(Part):
-    """Divide the outputs of hidden layers by the ratio while training (HeteroFL, §3)."""
+    """Divide the outputs of hidden layers by the ratio while training (HeteroFL, §3.3)."""
 
     @property
     def per_ratio(self) -> bool:
-        """Models of one shape divide by different ratios."""
+        """Return True: models of one shape may divide by different ratios."""
         return True
 
     def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
-        """Make hidden layers divide their outputs."""
+        """Make hidden layers divide their outputs by the ratio."""
         scale(model, setup.axes, ratio)
 
 
 def scaled_layers(model: nn.Module, axes: AxisMap) -> list[nn.Module]:
-    """The layers of a model, or of a sub-model, whose outputs run along an axis that can be cut."""
-    found = []
+    """Return the layers of a model, or of a sub-model, whose outputs have an axis that can be cut."""
+    layers = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) or (isinstance(module, nn.modules.conv._ConvNd) and module.transposed):
-            place = 1
+            output_dim = 1
         elif isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-            place = 0
+            output_dim = 0
         else:
             continue
         dims = axes.dims.get(f"{name}.weight" if name else "weight")
-        if dims is not None and any(leaf.name in axes.axes for leaf in leaves(dims[place])):
-            found.append(module)
-    return found
+        if dims is not None and any(leaf.name in axes.axes for leaf in leaves(dims[output_dim])):
+            layers.append(module)
+    return layers
 
 
 def scale(model: nn.Module, axes: AxisMap, rate: float) -> None:
-    """Make the hidden layers of `model` divide their outputs by `rate` in training mode, for good.
+    """Make the hidden layers of `model` divide their outputs by `rate` in training mode, permanently.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Static batch normalisation (HeteroFL, §3): batch statistics while training, statistics asked for when testing.
+"""Static batch normalisation (HeteroFL, §3.2): batch statistics in training, statistics of all clients in tests.
 
-Running statistics gathered by clients of different widths would contradict each other, so none are kept while
-training. Before a model is tested, clients run their samples through it once and tell the mean over their batches of
-each layer's mean and variance. Normalisation in training mode uses the statistics of the batch alone, so what one
-client tells does not depend on any other, and the server's average over all batches is exact.
+Running statistics from clients of different widths would contradict each other, so none are kept in training. Before a
+model is tested, clients run their samples through it once and return the mean and variance of every norm's inputs,
+summed over batches. In training mode a norm uses the statistics of the batch alone, so the result of one client does
+not depend on any other, and the server's average over all batches is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nestling.methods.part import Part
 
 @dataclass(frozen=True)
 class StaticNorms(Part):
-    """Batch statistics in training; clients are asked for statistics before tests."""
+    """Batch statistics in training; clients measure global statistics before tests."""
 
     def owners(self, setup: Setup) -> Mapping[str, Owner]:
         """Claim the running statistics of all batch norms."""
@@ -31,13 +31,13 @@ class StaticNorms(Part):
         return dict.fromkeys(names, "statistics")
 
     def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
-        """Keep the model from changing its running statistics."""
+        """Stop the model from updating its running statistics."""
         del setup, ratio
         make_static(model)
 
 
 def make_static(model: nn.Module) -> None:
-    """Keep a model from changing its running statistics while it trains."""
+    """Stop a model from updating its running statistics in training."""
     for _, norm in batch_norms(model):
         norm.track_running_stats = False
 
@@ -46,14 +46,13 @@ def make_static(model: nn.Module) -> None:
 def norm_sums(model: nn.Module, batches: Iterable[Tensor], join: bool = True) -> tuple[dict[str, Tensor], int]:
     """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
 
-    Only the norms are in training mode: a dropout layer or a Scaler would change what they see. Small batches of one
-    shape run through the model together, but through each norm one by one: the same statistics, sooner; without `join`
-    they do not.
+    Only the norms are in training mode: dropout or a Scaler would change their inputs. With `join`, small batches of
+    one shape run through the model together, but through each norm one by one: the same statistics in less time.
 
     Returns
     -------
     tuple
-        State name → sum in double precision on the CPU, of shape (channels,); how many batches it is over.
+        State name → sum in double precision on the CPU, of shape (channels,); the number of batches.
 
     Examples
     --------
@@ -63,12 +62,12 @@ def norm_sums(model: nn.Module, batches: Iterable[Tensor], join: bool = True) ->
     """
     sums = NormSums()
     count = 0
-    for alike in runs_of_one_shape(batches):
-        together = join and len(alike) > 1 and may_join(model, alike)
-        for parts in [alike] if together else [[batch] for batch in alike]:
+    for run in runs_of_one_shape(batches):
+        together = join and len(run) > 1 and may_join(model, run)
+        for parts in [run] if together else [[batch] for batch in run]:
             sums.add(model, parts)
-        count += len(alike)
-    # a norm that is used twice in a forward pass has the mean of both uses
+        count += len(run)
+    # a norm that is used twice in a forward pass gets the mean of both uses
     return {name: value.cpu().double() * count / sums.uses[name] for name, value in sums.sums.items()}, count
 
 

@@ -1,0 +1,203 @@
+"""Experiments and their table: who is grouped with whom, what is averaged, who wins."""
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nestling.report import compare, experiments, find, terminal
+from nestling.report.headline import headline
+from nestling.report.read import Evaluation, Run
+from nestling.report.runs_by_seed import statistic
+from nestling.report.table import columns
+from tests.report import report_runs
+
+END = Evaluation(3, {"global_accuracy": 0.5, "worst_submodel": 0.25}, {})
+ONE = Run(
+    directory=Path("one"),
+    config="",
+    settings={"rounds": 3},
+    name="one",
+    method="fedavg",
+    model="cnn",
+    dataset="digits",
+    partition="iid",
+    seed=0,
+    rounds=3,
+    rounds_done=3,
+    finished=True,
+    history=(),
+    final=END,
+    best=END,
+    bytes=2048,
+    client_macs=5_000_000,
+    simulated_seconds=None,
+    seconds=4.0,
+    command="",
+)
+
+
+def run(name="one", seed=0, accuracy=0.5, **changes) -> Run:
+    end = Evaluation(3, {"global_accuracy": accuracy, "worst_submodel": accuracy / 2}, {})
+    return replace(ONE, **({"name": name, "seed": seed, "final": end, "best": end} | changes))
+
+
+def bold(rows, heading):
+    (column,) = [column for column in columns(rows) if column.title == heading]
+    return [row["experiment"] for row, cell in zip(rows, column.cells, strict=True) if cell.best]
+
+
+def test_seeds_become_one_row_with_mean_and_deviation(tmp_path):
+    for seed in range(3):
+        report_runs.make(tmp_path, "heterofl", seed, rounds=6)
+    runs = find([tmp_path])
+    (row,) = compare(runs)
+    values = [found.final.values["worst_submodel"] for found in runs]
+    assert row["seeds"] == [0, 1, 2]
+    assert row["final"]["worst_submodel"]["values"] == values
+    assert row["final"]["worst_submodel"]["mean"] == pytest.approx(statistics.mean(values))
+    assert row["final"]["worst_submodel"]["deviation"] == pytest.approx(statistics.stdev(values))
+    assert row["bytes"]["mean"] == pytest.approx(statistics.mean(found.bytes for found in runs))
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_one_seed_has_no_deviation():
+    (row,) = compare([run()])
+    assert row["final"]["global_accuracy"] == {"mean": 0.5, "deviation": None, "values": [0.5]}
+
+
+def test_best_is_apart_from_final():
+    best = Evaluation(2, {"global_accuracy": 0.75}, {})
+    headers, ((*_, best_cell, _, _, _),) = terminal(compare([run(best=best)]))
+    assert list(headers)[5] == "best global"
+    assert best_cell.plain == "75.0 %"
+
+
+def test_unfinished_runs_count_only_where_nothing_is_finished():
+    part = run(seed=1, accuracy=0.1, finished=False, rounds_done=1)
+    (row,) = compare([run(), part])
+    assert (row["final"]["global_accuracy"]["mean"], row["seeds"], row["unfinished"]) == (0.5, [0], [1])
+    (row,) = compare([part])
+    assert (row["final"]["global_accuracy"]["mean"], row["finished"]) == (0.1, False)
+    assert terminal([row])[1][0][2].plain == "1 …"
+
+
+def test_experiments_of_one_name_are_told_apart_by_their_settings():
+    slow, fast = ({"rounds": 3, "seed": seed, "local": {"lr": lr}} for seed, lr in ((0, 0.1), (1, 0.5)))
+    elsewhere = slow | {"seed": 4, "workers": 2, "data": {"dir": "elsewhere"}}  # makes no other experiment
+    made = experiments([run(settings=slow), run(settings=fast, seed=1), run(settings=elsewhere, seed=4)])
+    assert [experiment.label for experiment in made] == ["one (local.lr=0.1)", "one (local.lr=0.5)"]
+    assert [[found.seed for found in experiment.runs] for experiment in made] == [[0, 4], [1]]
+
+
+def test_a_seed_run_twice_is_not_two_samples():
+    made = experiments([run(), run(seed=1), run(directory=Path("again"))])
+    assert [(experiment.label, len(experiment.runs)) for experiment in made] == [("one", 2), ("one #2", 1)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([0.1, 0.5])), max_size=12))
+def test_grouping_is_a_partition(drawn):
+    runs = [run(name, seed, settings={"lr": lr}, directory=Path(str(i))) for i, (name, seed, lr) in enumerate(drawn)]
+    made = experiments(runs)
+    assert sorted(found.directory for one in made for found in one.runs) == sorted(found.directory for found in runs)
+    assert len({one.label for one in made}) == len(made)
+    assert [one.number for one in made] == list(range(len(made)))
+    for one in made:
+        assert len({found.seed for found in one.runs}) == len(one.runs)
+        assert len({(found.name, found.settings["lr"]) for found in one.runs}) == 1
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
+def test_a_statistic_lies_among_its_values(values):
+    found = statistic(values)
+    assert min(values) - 1e-9 <= found.mean <= max(values) + 1e-9
+    assert (found.deviation is None) == (len(values) == 1)
+
+
+def test_the_best_of_a_column_is_bold_whichever_way_is_better():
+    rows = compare([run("good", accuracy=0.9, bytes=4000), run("cheap", accuracy=0.8, bytes=3000)])
+    assert bold(rows, "final global") == bold(rows, "best global") == ["good"]
+    assert bold(rows, "data sent") == ["cheap"]
+    assert bold(rows, "client MACs") == []  # all alike
+    assert [style.style for style in terminal(rows)[1][0]][3] == "bold green"
+
+
+def test_nobody_wins_alone_unfinished_or_on_other_data():
+    assert bold(compare([run()]), "final global") == []
+    rows = compare([run("a"), run("b", accuracy=0.9, dataset="mnist"), run("c", accuracy=0.99, finished=False)])
+    assert bold(rows, "final global") == []
+
+
+def test_accuracies_and_perplexities_do_not_compete():
+    words = Evaluation(3, {"perplexity": 30.0, "worst_submodel": 70.0}, {})
+    fewer = Evaluation(3, {"perplexity": 20.0, "worst_submodel": 90.0}, {})
+    rows = compare([run("a"), run("x", final=words, best=words), run("y", final=fewer, best=fewer)])
+    assert bold(rows, "final perplexity") == bold(rows, "best round") == ["y"]
+    assert bold(rows, "final worst") == ["x"]
+    (worst,) = [column for column in columns(rows) if column.title == "final worst"]
+    assert [cell.text for cell in worst.cells] == ["25.0 %", "70", "90"]
+
+
+def test_columns_without_values_are_left_out():
+    titles = [column.title for column in columns(compare([run(seconds=None)]))]
+    assert "time" not in titles
+    assert "simulated time" not in titles
+    assert "final local" not in titles
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told"),
+    [
+        ({"fedrolex": [0.912], "heterofl": [0.898]}, "1.4 points ahead of HeteroFL"),
+        (
+            {"fedrolex": [0.95, 0.85], "heterofl": [0.9, 0.88]},
+            "1.0 points ahead of HeteroFL (less than the spread over",
+        ),
+        ({"fedrolex": [0.9], "heterofl": [0.9]}, "level with HeteroFL"),
+    ],
+)
+def test_the_headline_says_who_leads_and_whether_that_is_much(accuracies, told):
+    runs = [
+        run(method, seed, accuracy=value, method=method)
+        for method, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    heading, (sentence,) = headline(compare(runs))
+    assert heading.startswith("FedRolex reaches 9")
+    assert told in sentence
+    assert "on digits (iid) after 3 rounds" in sentence
+    assert "for 2.00 KiB sent" in sentence
+
+
+def test_the_headline_of_several_tasks_has_a_sentence_for_each():
+    heading, sentences = headline(compare([run("a", dataset="mnist"), run("b", method="nefl")]))
+    assert heading == "2 experiments on 2 tasks"
+    assert [sentence.split(" on ")[1].split()[0] for sentence in sentences] == ["mnist", "digits"]
+
+
+def test_the_headline_does_not_call_an_unfinished_run_done():
+    _, (sentence,) = headline(compare([run(finished=False)]))
+    assert "so far, unfinished" in sentence
+
+
+def test_a_perplexity_is_shown_once_under_its_label():
+    masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
+    rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
+    titles = [column.title for column in columns(rows)]
+    assert {"final perplexity all", "final perplexity masked"} <= set(titles)
+    assert "final perplexity" not in titles
+    plain = compare([run("x", final=Evaluation(3, {"perplexity": 9.0}, {}), best=None)])
+    assert "final perplexity" in [column.title for column in columns(plain)]
+
+
+def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
+    ends = {"fedavg": 1145.4, "heterofl": 140.2}
+    told = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
+    runs = [run(name, method=name, final=end, best=None) for name, end in told.items()]
+    heading, (sentence,) = headline(compare(runs))
+    assert heading == "HeteroFL reaches 140.2 perplexity"
+    assert "1,005 ahead of FedAvg" in sentence
