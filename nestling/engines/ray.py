@@ -3,8 +3,8 @@
 Shared values are put into Ray's object store once, where every actor of a machine reads them. An actor that is lost, or
 takes far too long, is replaced and its job is handed out again; after two lost actors, the job is run in this process.
 A Ray that we start listens on this machine only, and ends with us; one that was already running is left running. If Ray
-itself ends, it would end this process some ten seconds later without a message: the engine checks every second, and
-raises an error first.
+itself ends, it would end this process, too, without a message: the engine checks for that before every call
+(`nestling.engines.ray_services`), and raises an error first.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from nestling.engines.attempt import TRIES, attempt_in_worker
 from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import Stopwatch, TimeLimits
 from nestling.engines.packing import dump, load, travels
+from nestling.engines.ray_services import RayServices
 from nestling.engines.retries import Task, Tasks
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
@@ -37,7 +38,6 @@ from nestling.heap import keep_freed_memory
 from nestling.imported import need
 
 _PER_CORE = 16  # the maximum number of workers per core of a Ray that we start
-_LOOK = 1.0  # seconds between two checks that Ray is running
 _PATIENCE = 120.0  # seconds until Ray must have started at least one worker
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -83,8 +83,7 @@ class RayEngine:
         self._work: Work | None = None
         self._ray: Any = None
         self._began = False  # the connection is ours to end
-        self._services: list[tuple[str, int]] = []
-        self._checked = 0.0
+        self._services: RayServices | None = None
         self._parts: Any = None
         self.crew: list[Any] = []
         self.limits = TimeLimits(timeout)
@@ -114,8 +113,8 @@ class RayEngine:
                     shift.tasks.do_here(self._own_work, self._unpacked, self._before_last_try)
                 if not (shift.tasks.waiting or shift.busy):
                     continue
-                done, _ = ray.wait(shift.awaited(), timeout=self.limits.poll)
                 self.check_services()
+                done, _ = ray.wait(shift.awaited(), timeout=self.limits.poll)
                 for reference in done:
                     shift.hear(ray, reference)
                 shift.replace_late(watch.tick())
@@ -138,9 +137,11 @@ class RayEngine:
             self._stop(actor)
         self.crew.clear()
         self._parts = self._work = None
+        if self._services is not None:
+            self._services.close()
         if self._began:
             self._ray.shutdown()
-        self._ray, self._began, self._services = None, False, []
+        self._ray, self._began, self._services = None, False, None
 
     def _connected(self) -> Any:
         if self._ray is None:
@@ -149,22 +150,19 @@ class RayEngine:
                 _begin(ray, self._workers, self._address)
                 self._began = True
             self._ray = ray
-            self._services = _services(ray, self._began and not self._address)
+            self._services = RayServices(ray, self._began and not self._address)
+        self.check_services()
         return self._ray
 
-    def check_services(self, now: bool = False) -> None:
-        """Raise if the Ray processes that this one depends on have ended; checks once a second, or `now`."""
-        if not now and time.monotonic() - self._checked < _LOOK:
+    def check_services(self) -> None:
+        """Raise if the Ray processes that this one depends on have ended."""
+        if self._services is None:
             return
-        self._checked = time.monotonic()
-        for host, port in self._services:
-            if not _refused(host, port):
-                continue
+        try:
+            self._services.check()
+        except RunFailed:
             self.crew.clear()  # they cannot be reached any more
-            raise RunFailed(
-                "Ray has ended on this machine (it crashed, or was killed, often for lack of memory): what is saved "
-                "can be resumed, with fewer workers or engine=local if it happens again"
-            )
+            raise
 
     def _put(self, value: Any) -> Any:
         message = dump(value)
@@ -229,10 +227,12 @@ class _Shift:
             task, message = taken
             actor = self._idle.pop()
             shared = [one.reference for one in message.shared if isinstance(one, _Put)]
+            self._engine.check_services()
             self.busy[actor.do.remote(task.index, message.body, _arrays(message.arrays), *shared)] = actor, task
 
     def hear(self, ray: Any, reference: Any) -> None:
         """Receive an actor's result, or handle its loss."""
+        self._engine.check_services()
         if reference in self._starting:
             actor = self._starting.pop(reference)
             try:
@@ -240,7 +240,7 @@ class _Shift:
                 self._refused = 0
                 self._idle.append(actor)
             except ray.exceptions.RayError as problem:
-                self._engine.check_services(now=True)
+                self._engine.check_services()
                 self._refused += 1
                 if self._refused > TRIES * len(self._engine.crew):
                     raise RunFailed(f"Ray cannot start a worker: {_last_line(problem)}") from problem
@@ -251,7 +251,7 @@ class _Shift:
         try:
             result: Reply | Failure = load(*ray.get(reference))
         except ray.exceptions.RayError as problem:
-            self._engine.check_services(now=True)
+            self._engine.check_services()
             self.tasks.lost(task, self._named(actor), f"was lost ({first_line(problem)})")
         else:
             if self.tasks.done(task, result):
@@ -360,26 +360,6 @@ def _own_handlers() -> Iterator[None]:
     finally:
         if before not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _services(ray: Any, own: bool) -> list[tuple[str, int]]:
-    """Return the addresses of the services that this process needs: this machine's raylet, and our own GCS."""
-    here = ray.get_runtime_context().get_node_id()
-    nodes = [node for node in ray.nodes() if node["NodeID"] == here]
-    raylets = [(str(node["NodeManagerAddress"]), int(node["NodeManagerPort"])) for node in nodes]
-    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return [*raylets, (host.strip("[]"), int(port))] if own else raylets  # a cluster's GCS may come back
-
-
-def _refused(host: str, port: int) -> bool:
-    """Return whether an address refuses connections; a service that is slow to answer does not count."""
-    try:
-        socket.create_connection((host, port), timeout=1.0).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _last_line(problem: Exception) -> str:

@@ -120,9 +120,21 @@ def test_events_of_jobs_reach_whoever_listens(engine):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_a_ray_that_is_killed_ends_the_run_with_its_rounds_saved_and_a_sentence(tmp_path):
+    # Ray itself ends a process that is waiting for an answer of the raylet at that moment, about one time in six.
+    folders = [tmp_path / str(attempt) for attempt in range(5)]
+    folder, printed = next(
+        ((one, text) for one in folders if (text := what_a_killed_raylet_leaves(one))), (tmp_path, "")
+    )
+    assert "error: Ray has ended on this machine" in printed
+    assert list((folder / "run" / "checkpoints").glob("round-*"))
+
+
+def what_a_killed_raylet_leaves(folder):
+    """Run with Ray, kill the raylet after two rounds, and return what the run printed."""
+    folder.mkdir()
     settings = ["rounds=500", "local.epochs=1", "data.max_samples=300", "evaluate.every=50", "checkpoint_every=1000"]
     command = [sys.executable, "-m", "nestling", "run", "heterofl-digits", *settings, "engine=ray", "workers=1"]
-    place, printed = tmp_path / "run", tmp_path / "err"
+    place, printed = folder / "run", folder / "err"
     with printed.open("w") as err:
         run = subprocess.Popen([*command, "--out", str(place)], stderr=err, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 240
@@ -134,8 +146,7 @@ def test_a_ray_that_is_killed_ends_the_run_with_its_rounds_saved_and_a_sentence(
     (raylet,) = [pid for pid in descendants(run.pid) if Path(f"/proc/{pid}/comm").read_text() == "raylet\n"]
     os.kill(raylet, signal.SIGKILL)
     assert run.wait(120) == 1
-    assert "error: Ray has ended on this machine" in printed.read_text()
-    assert list((place / "checkpoints").glob("round-*"))
+    return printed.read_text()
 
 
 def test_who_stops_listening_may_begin_again(engine):
