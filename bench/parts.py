@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from bench.apart import machine
-from bench.cohorts import cohorts
 from bench.figure import Figure, Table
 from bench.formats import formats
+from bench.groups import groups
 from bench.memory import memory
 from bench.merges import merges
 from bench.morphs import morphs
@@ -31,7 +31,7 @@ PARTS: dict[str, Part] = {
     "sub-models": submodels,
     "populations": populations,
     "workers": workers,
-    "cohorts": cohorts,
+    "groups": groups,
     "formats": formats,
     "morphs": morphs,
     "rounds": rounds,

@@ -17,7 +17,7 @@ from bench.rounds.workloads import WORKLOADS, find
 from nestling.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parents[2]
-SYSTEMS = {"one": "one worker", "cohorts": "two workers and cohorts"}
+SYSTEMS = {"one": "one worker", "groups": "two workers, grouped clients"}
 _MEDIAN, _WORST = 1.03, 1.08  # of the time before: what all workloads together, and each, may take
 _REPEATS = 7
 

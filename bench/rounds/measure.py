@@ -21,14 +21,14 @@ COLUMNS = {
     "research": "research loop",
     "one": "Nestling, 1 worker",
     "two": "2 workers",
-    "cohorts": "… and cohorts",
+    "groups": "… and grouped clients",
     "Flower": "Flower",
     "Flower, lean": "Flower, lean",
     "pfl": "pfl",
 }
-BEST = "cohorts"
+BEST = "groups"
 _LOCAL = ("floor", "research", "one", "two", BEST)
-_BEST = "two workers and cohorts"
+_BEST = "two workers, grouped clients"
 _TRIED = ("cifar10", "mlp")  # with norms and without
 _OFTEN = 10  # rounds from evaluation to evaluation in the papers' presets
 
@@ -119,7 +119,7 @@ def _profile(ours: Mapping[str, Found]) -> Table:
         whole = _typical(found, "profile", *PHASES)
         shares = (_typical(found, "profile", phase) for phase in PHASES)
         rows.append((WORKLOADS[name].about, tuple(None if s is None or not whole else 100 * s / whole for s in shares)))
-    note = "one worker, no cohorts; statistics, evaluation and writing as if after every round"
+    note = "one worker, no groups; statistics, evaluation and writing as if after every round"
     return Table("where the time goes, %", PHASES, tuple(rows), note)
 
 

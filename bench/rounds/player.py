@@ -20,7 +20,7 @@ SYSTEMS: dict[str, Callable[[Workload], Turn]] = {
     "research": lambda workload: Research(prepare(workload)).turn,
     "one": lambda workload: Ours(prepare(workload, group_clients="off")).turn,
     "two": lambda workload: Ours(prepare(workload, WORKERS, group_clients="off")).turn,
-    "cohorts": lambda workload: Ours(prepare(workload, WORKERS, group_clients="auto")).turn,
+    "groups": lambda workload: Ours(prepare(workload, WORKERS, group_clients="auto")).turn,
     "profile": lambda workload: Profiled(prepare(workload, group_clients="off")).turn,
 }
 

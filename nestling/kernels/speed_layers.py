@@ -57,7 +57,7 @@ def _fast(on: bool) -> list[SpeedLayer]:
         ("convolutions as products", knows_transforms(), "wide convolutions of small images are faster so"),
         ("fused SGD", has_fused_sgd(), "one pass over all weights takes a step"),
         ("cross-entropy of many classes", True, "its gradient is written once"),
-        ("cohorts", True, "small clients of one shape train together, as the setting group_clients says"),
+        ("groups", True, "small clients of one shape train together, as the setting group_clients says"),
         ("joined batches", True, "small batches run together for the statistics of norms"),
         ("samples made ready at once", True, "few samples of a client that are not augmented"),
     ]

@@ -284,7 +284,7 @@ class Experiment(_Settings, frozen=True):
         figures, and pays for large models and few workers alone.
     accelerate
         ``"auto"``, or ``"off"`` for plain PyTorch: no channels-last memory, no convolutions as products, `torch.optim`
-        and `torch.nn.functional.cross_entropy` as they are, no cohorts, no batches that are joined for the statistics
+        and `torch.nn.functional.cross_entropy` as they are, no groups, no batches that are joined for the statistics
         of norms, no samples made ready at once. It is slower, and changes the last bits of figures: for comparison,
         and where a kernel is under suspicion. Kernels that are known to corrupt memory or to answer wrongly stay
         replaced (`nestling.safe_kernels`).

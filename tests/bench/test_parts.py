@@ -119,7 +119,7 @@ def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
         (other.name, name): figure
         for other in OTHERS
         for name in other.workloads
-        for figure in _others(other, {name: {"cohorts": [{"round": 1.0}], other.name: [{"round": 9.0}]}})
+        for figure in _others(other, {name: {"groups": [{"round": 1.0}], other.name: [{"round": 9.0}]}})
     }
     assert {key for key, figure in told.items() if figure.bound == "≥ 10" and not figure.ok} == {
         ("Flower", "cnn-e"),
@@ -137,11 +137,11 @@ def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
 def test_less_work_than_the_research_loop_does_has_no_bound():
     turns = [{"round": 1.0, "evaluation": 1.0}]
     slow = [{"round": 4.0, "evaluation": 3.0}]
-    told = {figure.note: figure for figure in _ratios("cifar10", {"cohorts": turns, "research": slow})}
+    told = {figure.note: figure for figure in _ratios("cifar10", {"groups": turns, "research": slow})}
     same, less = told["the same work"], told["less work: the loop evaluates each round"]
     assert (same.value, same.bound, same.ok) == (3.5, "≥ 4", False)
     assert (round(less.value, 2), less.bound) == (6.36, "")
-    assert {figure.bound for figure in _ratios("mnist", {"cohorts": turns, "research": slow})} == {""}
+    assert {figure.bound for figure in _ratios("mnist", {"groups": turns, "research": slow})} == {""}
 
 
 # workers and morphs train whole ResNets, which takes long; rounds are tested above

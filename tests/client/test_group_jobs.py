@@ -1,4 +1,4 @@
-"""Cohorts in rounds: who trains together depends on the round alone, and comes to what training alone comes to."""
+"""Grouped clients in rounds: who trains together depends on the round alone; the result is that of training alone."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def exactly(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Cohort:
+class ClientGroup:
     """Clients that train in one job, and how."""
 
     clients: tuple
@@ -61,14 +61,14 @@ class Cohort:
 
 
 def divided(experiment, round=1, **own):
-    """The clients of a round, their ratios, and the cohorts that they train in."""
+    """The clients of a round, their ratios, and the groups that they train in."""
     simulation = simulate(Overrides(experiment, **own))
     setup, how = simulation.setup, simulation.settings
     context, drawn = ServerState.start(setup).context(setup, number=round), simulation.participants(round)
     jobs = [TrainJob(who, setup.method.client_plan(context, who), round, context.lr) for who in drawn]
     groups = Grouping(setup, simulation.data, simulation.costs.cost, how.group_clients, how.device).divide(jobs)
-    cohorts = [Cohort(tuple(job.who.client for job in group.jobs), group.layout) for group in groups]
-    return [who.client for who in drawn], {who.client: who.level.ratio for who in drawn}, cohorts
+    groups = [ClientGroup(tuple(job.who.client for job in group.jobs), group.layout) for group in groups]
+    return [who.client for who in drawn], {who.client: who.level.ratio for who in drawn}, groups
 
 
 @pytest.mark.slow
@@ -98,12 +98,10 @@ def test_the_number_of_workers_changes_no_bit():
     ),
 )
 @pytest.mark.usefixtures("exactly")
-def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
+def test_a_round_of_groups_is_a_round_of_clients_one_by_one(method, changes):
     together, alone = (
-        run(
-            small(**{"method": method, "rounds": 1, "data": CLASSES, "fleet": FLEET, "group_clients": cohort} | changes)
-        )
-        for cohort in (3, "off")
+        run(small(**{"method": method, "rounds": 1, "data": CLASSES, "fleet": FLEET, "group_clients": group} | changes))
+        for group in (3, "off")
     )
     for name, tensor in alone.state.items():
         torch.testing.assert_close(together.state[name], tensor, rtol=1e-9, atol=1e-10, msg=name)
@@ -126,15 +124,15 @@ def test_a_round_of_cohorts_is_a_round_of_clients_one_by_one(method, changes):
     ],
 )
 @pytest.mark.usefixtures("exactly")
-def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(method, options, model, weighting):
+def test_clients_of_a_group_with_one_slice_are_averaged_before_they_are_merged(method, options, model, weighting):
     """Nothing that a round tells, and no weight but for rounding, depends on where the mean was taken."""
     many = Data(
         name="digits", max_samples=400, partition="dirichlet", alpha=50.0, min_samples=2
     )  # all hold all classes
     fleet = FleetSettings(clients=12, per_round=9, levels="b-d")
     rounds, states = [], []
-    for cohort in (3, "off"):
-        how = small(method=method, options=options, model=model, data=many, fleet=fleet, group_clients=cohort)
+    for group in (3, "off"):
+        how = small(method=method, options=options, model=model, data=many, fleet=fleet, group_clients=group)
         simulation = simulate(Overrides(how.with_settings([f"server.weighting={weighting}"])))
         worker, means = worker_of(simulation), []
 
@@ -147,7 +145,7 @@ def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(
         simulator = Simulator(simulation, LocalEngine(lambda work=work: work), partial(ticks.append, 1))
         state, told = simulator.run_round(ServerState.start(simulation.setup))
         assert sum(means) == len(ticks) == told["clients"] == 9
-        assert (max(means) > 1) == (cohort == 3 and method != "fed-dropout")  # whose slices are all different
+        assert (max(means) > 1) == (group == 3 and method != "fed-dropout")  # whose slices are all different
         rounds.append(told)
         states.append(state)
     one, other = rounds
@@ -165,18 +163,18 @@ def test_clients_of_a_cohort_with_one_slice_are_averaged_before_they_are_merged(
 
 @LAWS
 @given(st.integers(1, 60), st.one_of(st.integers(1, 20), st.sampled_from(["auto", "off"])), st.integers(0, 9))
-def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
+def test_every_client_is_in_one_group_of_its_shape(per_round, group, seed):
     clients, ratios, found = divided(
         small(
             seed=seed,
             model=Model(name="mlp", options={"widths": [8, 8]}),
             fleet=FleetSettings(clients=60, per_round=per_round, levels="a-c"),
-            group_clients=cohort,
+            group_clients=group,
         )
     )
     members = [client for one in found for client in one.clients]
     assert sorted(members) == sorted(clients)
-    most = {"off": 1, "auto": 50}.get(cohort, cohort)
+    most = {"off": 1, "auto": 50}.get(group, group)
     for one in found:
         assert len({ratios[client] for client in one.clients}) == 1
         alike = list(ratios.values()).count(ratios[one.clients[0]])
@@ -184,15 +182,15 @@ def test_every_client_is_in_one_cohort_of_its_shape(per_round, cohort, seed):
         assert one.layout is None or len(one.clients) > 1
     firsts = [min(clients.index(client) for client in one.clients) for one in found]
     assert firsts == sorted(firsts)
-    for ratio in set(ratios.values()):  # of one shape, all cohorts are of nearly the same size
+    for ratio in set(ratios.values()):  # of one shape, all groups are of nearly the same size
         sizes = [len(one.clients) for one in found if ratios[one.clients[0]] == ratio]
         assert max(sizes) - min(sizes) <= 1
-    if isinstance(cohort, int) and cohort > 1:
-        assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / cohort) for r in set(ratios.values()))
+    if isinstance(group, int) and group > 1:
+        assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / group) for r in set(ratios.values()))
 
 
 @pytest.mark.parametrize(("room", "size"), [(0, 17), (2**28, 50)])
-def test_a_cohort_takes_no_more_memory_than_the_whole_model(room, size, monkeypatch):
+def test_a_group_takes_no_more_memory_than_the_whole_model(room, size, monkeypatch):
     """Of a perceptron of 1/8 that is as much as 23 take, or as many as pay where it is little anyway."""
     monkeypatch.setattr(sys.modules["nestling.client.grouped.group_jobs"], "_ROOM", room)
     fleet = FleetSettings(clients=100, per_round=100, levels="d")
@@ -247,7 +245,7 @@ def test_large_clients_do_not_share_jobs():
     assert all(len(one.clients) == 1 for one in divided(experiment)[2])
 
 
-def test_cohorts_hold_clients_of_like_numbers_of_samples():
+def test_groups_hold_clients_of_like_numbers_of_samples():
     experiment = small(
         data=Data(name="digits", max_samples=400, partition="dirichlet", alpha=0.3, min_samples=2),
         fleet=FleetSettings(clients=12, per_round=12, levels="a"),
@@ -281,13 +279,13 @@ def test_wide_models_and_other_losses_train_one_by_one():
 
 def test_the_table_was_measured():
     found = table()
-    assert "bench.cohorts" in found.command
+    assert "bench.groups" in found.command
     assert {row.kind for row in found.rows} == {"perceptron", "convolution", "transformer"}
     assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
 
 
 @pytest.mark.slow
-def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
+def test_a_group_whose_workers_died_is_trained_here_as_it_would_have_been_there(tmp_path):
     """What the machine does changes no bit: nobody is dropped, and nobody trains alone who trained with others."""
     overrides = Overrides(small(data=CLASSES, fleet=FLEET, group_clients=3))
     simulation = simulate(overrides)
@@ -307,7 +305,7 @@ def test_a_cohort_whose_workers_died_is_trained_here_as_it_would_have_been_there
     assert same_state(states[0].model, states[1].model)
 
 
-def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monkeypatch):
+def test_a_group_that_cannot_train_together_trains_one_by_one_and_says_so(monkeypatch):
     simulation = simulate(Overrides(small(data=CLASSES, fleet=FLEET, group_clients=3)))
     alone = simulate(Overrides(small(data=CLASSES, fleet=FLEET, group_clients="off")))
 
@@ -317,7 +315,7 @@ def test_a_cohort_that_cannot_train_together_trains_one_by_one_and_says_so(monke
     monkeypatch.setattr(GroupWorker, "_train_together", refuse)
     with collect() as events:
         state, _ = Simulator(simulation, engine_of(simulation)).run_round(ServerState.start(simulation.setup))
-    assert {event.kind for event in events} == {"cohort split"}
+    assert {event.kind for event in events} == {"group split"}
     assert "trained one by one, not together: no room for all of them" in events[0].message
     other, _ = Simulator(alone, engine_of(alone)).run_round(ServerState.start(alone.setup))
     for name, tensor in other.model.items():  # one after another; means of several are taken in another order
@@ -340,7 +338,7 @@ def replace_fleet(**changes):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_its_cohorts(tmp_path):
+def test_a_resumed_run_keeps_its_groups(tmp_path):
     experiment = small(rounds=4, checkpoint_every=1, data=CLASSES, fleet=FLEET, group_clients=3)
     whole = run(experiment)
 
@@ -362,6 +360,6 @@ def test_a_resumed_run_keeps_its_cohorts(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["on", "0", "-3", "2.5"])
-def test_a_cohort_that_cannot_be_is_refused(value):
+def test_a_group_that_cannot_be_is_refused(value):
     with pytest.raises(ConfigError, match="group_clients"):
         Experiment().with_settings([f"group_clients={value}"])

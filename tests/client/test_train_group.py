@@ -1,4 +1,4 @@
-"""Cohorts against training one by one, in double precision: every tensor, every figure."""
+"""Grouped clients against training one by one, in double precision: every tensor, every figure."""
 
 import copy
 
@@ -135,7 +135,7 @@ def perceptron(norm=True):
     tracks=st.booleans(),
     layout=st.sampled_from(["batch", "channels"]),
 )
-def test_a_cohort_is_its_clients_one_by_one(how, mu, counts, masked, tracks, layout):
+def test_a_group_is_its_clients_one_by_one(how, mu, counts, masked, tracks, layout):
     # of a batch of two, a batch norm leaves gradients that are rounding errors, which Adam makes as large as any other
     model = perceptron(norm=how.optimizer == "sgd")
     if not tracks:

@@ -53,7 +53,7 @@ def test_jobs_find_the_value_itself(engine):
 
 
 def test_a_job_may_hold_several_shared_values_each_of_them_often(engine):
-    """The clients of a cohort have one slice, or slices of their own; each travels once."""
+    """The clients of a group have one slice, or slices of their own; each travels once."""
     one, two = (torch.full((300, 300), float(k)) for k in (1, 2))
     here, there = engine.share(one), engine.share(two)
     assert len(packing.dump([here, there, here, there, here]).shared) == 2

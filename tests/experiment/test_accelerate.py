@@ -107,11 +107,11 @@ class Unsafe(TorchFunctionMode):
 @pytest.mark.slow
 @pytest.mark.parametrize("accelerate", ["auto", "off"])
 @pytest.mark.parametrize(
-    ("method", "options", "cohort"),
+    ("method", "options", "group"),
     [("heterofl", {}, "off"), ("fedavg", {}, 3), ("fedmorph", {"every": 1, "epochs": 1, "batch": 10}, "off")],
 )
-def test_no_run_calls_an_unsafe_kernel(method, options, cohort, accelerate):
-    how = residual(method=method, options=options, group_clients=cohort, accelerate=accelerate)
+def test_no_run_calls_an_unsafe_kernel(method, options, group, accelerate):
+    how = residual(method=method, options=options, group_clients=group, accelerate=accelerate)
     if method == "fedmorph":
         how = how.with_settings(["data.public_share=0.3", "fleet.levels=a", "rounds=2"])
     with Unsafe() as unsafe:

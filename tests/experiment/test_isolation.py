@@ -14,7 +14,7 @@ from nestling.settings import Data, Evaluate, FleetSettings
 from tests.quick import mostly_slow
 from tests.run_cases import same_state, small
 
-# one client of a cohort draws from its own generator anyway: they train one by one here
+# one client of a group draws from its own generator anyway: they train one by one here
 DRAWN = {"group_clients": "off", "rounds": 2, "fleet": FleetSettings(clients=4, per_round=2, levels="a-b")}
 DRAWN |= {"data": Data(name="digits", max_samples=120), "evaluate": Evaluate(every=2, samples=60, norm_batch=50)}
 
@@ -83,7 +83,7 @@ def test_the_caller_s_generator_is_as_before_and_workers_draw_the_same(alone):
         nestling.run(small(**DRAWN, workers=2), model=model()).state, alone["layer", "channels", "code"].state
     )
     nestling.run(small(**DRAWN), model=model())
-    nestling.run(small(rounds=1))  # a model of our own is built, and tried in cohorts
+    nestling.run(small(rounds=1))  # a model of our own is built, and tried in groups
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -130,7 +130,7 @@ def test_what_clients_keep_and_data_of_any_layout_reach_workers():
 @ray
 def test_ray_gives_the_same_bytes_though_a_worker_dies(tmp_path):
     method = make("heterofl").with_parts(Deadly(str(tmp_path / "died")))
-    # another loss would not be trained in cohorts, whose last bits are others
+    # another loss would not be trained in groups, whose last bits are others
     one = run(small(**SHORT, group_clients="off"), method=make("heterofl"))
     two = run(small(**SHORT, group_clients="off", engine="ray", workers=2), method=method)
     assert (tmp_path / "died").exists()

@@ -27,8 +27,8 @@ from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Mo
 from tests.harness import client_of, train_job, worker_of
 
 LEVELS = {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125, "e": 0.0625}
-COHORTS = (1, 2, 5)
-HELD = (22, 20, 20, 20, 20)  # samples of the clients, in batches of 20: a cohort narrows to one client
+GROUPS = (1, 2, 5)
+HELD = (22, 20, 20, 20, 20)  # samples of the clients, in batches of 20: a group narrows to one client
 LOCAL = LocalTraining(lr=0.02, batch_size=20, epochs=1, momentum=0.9, weight_decay=1e-3)
 
 WIDTHS = {4: (16, 12, 8, 6), 3: (16, 8, 6)}
@@ -88,7 +88,7 @@ class Steps(nn.Module):
 
 
 class Plain(nn.Module):
-    """Instance norms, strided points and one channel, of layers that can be trained in cohorts."""
+    """Instance norms, strided points and one channel, of layers that can be trained in groups."""
 
     def __init__(self, width=6):
         super().__init__()
@@ -194,14 +194,14 @@ def train_images(name):
         wanted = [reference(simulation, plan, state, client) for client in range(len(HELD))]
         for client in (0, 3):
             close(worker(jobs[client]).state, wanted[client], state, f"{name}, level {level}, client {client} alone")
-        for size in COHORTS if layout else ():
+        for size in GROUPS if layout else ():
             updates = worker._train_together(GroupJob(tuple(jobs[:size]), layout), layout)
             shares = [setup.weight(one.job.who) for one in jobs[:size]]
             mean = {
                 key: sum(share * one[key] for share, one in zip(shares, wanted, strict=False)) / sum(shares)
                 for key in wanted[0]
             }
-            close(updates[0].state, mean, state, f"{name}, level {level}, cohort of {size}")
+            close(updates[0].state, mean, state, f"{name}, level {level}, group of {size}")
     return layout
 
 
@@ -244,7 +244,7 @@ def main(names):
             layout = train_morph()
         else:
             layout = train_words(name) if name in MODELS and MODELS[name].tokens else train_images(name)
-        print(f"{name}: clean, cohorts by {layout}, {time.process_time() - began:.1f} s", flush=True)
+        print(f"{name}: clean, groups by {layout}, {time.process_time() - began:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

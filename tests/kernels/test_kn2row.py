@@ -154,7 +154,7 @@ def test_weights_keep_their_place_in_memory_when_others_are_loaded():
 
 
 @pytest.mark.parametrize("name", ["cnn", "preresnet18"])
-def test_clients_of_a_cohort_may_have_them(name, monkeypatch):
+def test_clients_of_a_group_may_have_them(name, monkeypatch):
     """A number of clients that somebody asked for may train together however wide their model is."""
     monkeypatch.setattr(formats, "_WIDE", 6)
     net = copy.deepcopy(net_of(name)[0])

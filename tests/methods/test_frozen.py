@@ -109,7 +109,7 @@ def test_uploads_hold_no_frozen_tensors():
 
 
 @pytest.mark.slow
-def test_alone_in_cohorts_and_on_two_workers():
+def test_alone_in_groups_and_on_two_workers():
     model = frozen_net()
     alone = nestling.run(small(**QUICK, group_clients="off"), model=model)
     check(alone, model)

@@ -36,7 +36,7 @@ class GroupWorker(Worker):
         updates = [super(GroupWorker, self).__call__(one) for one in group.envelopes]  # an error names its client
         if problem is not None:
             clients = ", ".join(str(job.who.client) for job in jobs)
-            report("cohort split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
+            report("group split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
         return [mean_update(updates, self._weights(jobs))] if self._only_mean(updates) else updates
 
     def _train_together(self, group: GroupJob, layout: Layout) -> list[Update]:

@@ -1,6 +1,6 @@
-"""How much faster cohorts train: the measurements behind ``group_clients="auto"``.
+"""How much faster groups train: the measurements behind ``group_clients="auto"``.
 
-``python -m bench.cohorts`` prints the table that `nestling.client.grouped.group_jobs` reads. Clients one by one and
+``python -m bench.groups`` prints the table that `nestling.client.grouped.group_jobs` reads. Clients one by one and
 together are trained in turn, on one thread; compared are the medians of *processor* seconds, which a busy machine
 stretches less than those of the clock.
 """
@@ -34,7 +34,7 @@ from nestling.nets import example
 from nestling.settings import Experiment, FleetSettings, LocalTraining, Model
 
 SIZES = (2, 5, 10, 20, 50)
-COMMAND = "python -m bench.cohorts > nestling/client/grouped/gains.json"
+COMMAND = "python -m bench.groups > nestling/client/grouped/gains.json"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ CASES = (
 
 
 def measured(case: Case, ratio: float, sizes: Sequence[int] = SIZES, repeats: int = 5) -> Row:
-    """Train cohorts of some sizes and as many clients one by one, in turn, through the worker that runs use."""
+    """Train groups of some sizes and as many clients one by one, in turn, through the worker that runs use."""
     clients, share = max(sizes), case.batch * case.steps
     random = torch.Generator().manual_seed(0)
     shape = example(case.name, **case.options)[0].shape[1:]
@@ -107,12 +107,12 @@ def rows(cases: Sequence[Case] = CASES) -> Iterator[tuple[Case, float, Row]]:
             yield case, ratio, measured(case, ratio)
 
 
-def cohorts(quick: bool = False) -> Iterator[Figure]:
+def groups(quick: bool = False) -> Iterator[Figure]:
     """Clients of one shape trained together against one by one, in processor seconds; the whole table takes minutes."""
     for name, ratio in (("mlp", 1 / 4), ("cnn", 1 / 16)):
         case = next(case for case in CASES if case.name == name)
         gain = measured(case, ratio, sizes=(10,), repeats=1 if quick else 5).gains[10]
-        what = f"ten clients of {name} at {ratio:g} as one cohort"
+        what = f"ten clients of {name} at {ratio:g} as one group"
         yield Figure(what, gain, "× one by one", "≥ 1.2", gain >= 1.2, f"all: {COMMAND}")
 
 
