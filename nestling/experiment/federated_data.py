@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,19 +65,14 @@ def divided_data(experiment: Experiment, own: Source | None = None, shares: Part
         )
     else:
         source = load(settings.name, settings.dir or None)
-    if isinstance(source, Text):
-        return _divided_text(experiment, source, shares)
-    if isinstance(source, Dataset):
-        if own is None and settings.augment != "default":
+        if settings.augment != "default":
             source = replace(source, augment=settings.augment)
-        if settings.resize:
-            source = replace(source, resize=settings.resize)
-        return _divided_arrays(experiment, source, shares)
-    return _divided_by_itself(experiment, source, shares)
+    return _divided(source, experiment, shares)
 
 
-def _divided_by_itself(experiment: Experiment, source: FederatedData, shares: Partition | None) -> DividedData:
-    """Return data that is read client by client; raise if it is empty, or if a setting has no effect on it."""
+@singledispatch
+def _divided(source: Any, experiment: Experiment, shares: Partition | None) -> DividedData:
+    """Return `FederatedData` as it is; raise if it is empty, or if a setting has no effect on it."""
     if shares is not None:
         raise ConfigError(f"{source.name} says itself which client holds what: leave out partition=…")
     if not len(source.test):
@@ -100,7 +96,8 @@ def _changed(experiment: Experiment, names: Iterable[str]) -> list[str]:
 # ---- texts
 
 
-def _divided_text(experiment: Experiment, text: Text, own: Partition | None) -> DividedData:
+@_divided.register
+def _divided_text(text: Text, experiment: Experiment, own: Partition | None) -> DividedData:
     settings, words = experiment.data, text.vocabulary
     if settings.resize:
         raise ConfigError(f"data.resize is for images, and {text.name} is a text")
@@ -146,7 +143,10 @@ def _held_out(experiment: Experiment, text: Text, part: str) -> Tensor:
 # ---- arrays
 
 
-def _divided_arrays(experiment: Experiment, dataset: Dataset, own: Partition | None) -> DividedData:
+@_divided.register
+def _divided_arrays(dataset: Dataset, experiment: Experiment, own: Partition | None) -> DividedData:
+    if experiment.data.resize:
+        dataset = replace(dataset, resize=experiment.data.resize)
     if not len(dataset.test_targets):
         raise _nothing_to_test_on(dataset)
     kept, validation, unlabelled = _split(experiment, dataset)

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -189,36 +190,43 @@ def config_text(experiment: Experiment, objects: Iterable[str]) -> bytes:
 
 def describe_data(data: Source) -> Described:
     """Return a description of data: its shapes, its labels, its samples and how they are prepared."""
-    if isinstance(data, Dataset):
-        shapes = f"{tuple(data.inputs.shape)} and {tuple(data.test_inputs.shape)} of {data.inputs.dtype}"
-        parts = {
-            "name": data.name,
-            "shapes": f"{shapes}, {data.classes} classes",
-            "labels": _digest([data.targets, data.test_targets]),
-            "samples": _digest([data.inputs, data.test_inputs]),
-            "users": _digest([data.users, data.test_users]),
-            "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
-        }
-    elif isinstance(data, Text):
-        words = data.vocabulary
-        parts = {
-            "name": data.name,
-            "shapes": f"{data.task}, {data.length} words, {len(data.users)} users, padded: {data.padded}",
-            "vocabulary": _digest([list(words.words), words.unknown, words.begin, words.end]),
-            "samples": _digest([data.stream, data.sizes, _some(data.users, 8)]),
-            "test samples": _digest([_some(data.test, 8), _some(data.validation, 8)]),
-        }
-    else:
-        clients = [data.client(number) for number in range(0, len(data), -(-len(data) // 8))]
-        samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
-        test = data.test.batch(torch.arange(min(len(data.test), 100)))
-        parts = {
-            "name": data.name,
-            "shapes": f"{len(data)} clients, {data.classes} classes, inputs {tuple(data.example(1).shape[1:])}",
-            "samples": _digest([[len(client) for client in clients], samples]),
-            "test samples": _digest([len(data.test), test]),
-        }
-    return Described(data.name, parts)
+    return Described(data.name, {"name": data.name, **_data_parts(data)})
+
+
+@singledispatch
+def _data_parts(data: Any) -> dict[str, str]:
+    """Return what describes the samples of `FederatedData`."""
+    clients = [data.client(number) for number in range(0, len(data), -(-len(data) // 8))]
+    samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
+    test = data.test.batch(torch.arange(min(len(data.test), 100)))
+    return {
+        "shapes": f"{len(data)} clients, {data.classes} classes, inputs {tuple(data.example(1).shape[1:])}",
+        "samples": _digest([[len(client) for client in clients], samples]),
+        "test samples": _digest([len(data.test), test]),
+    }
+
+
+@_data_parts.register
+def _dataset_parts(data: Dataset) -> dict[str, str]:
+    shapes = f"{tuple(data.inputs.shape)} and {tuple(data.test_inputs.shape)} of {data.inputs.dtype}"
+    return {
+        "shapes": f"{shapes}, {data.classes} classes",
+        "labels": _digest([data.targets, data.test_targets]),
+        "samples": _digest([data.inputs, data.test_inputs]),
+        "users": _digest([data.users, data.test_users]),
+        "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
+    }
+
+
+@_data_parts.register
+def _text_parts(data: Text) -> dict[str, str]:
+    words = data.vocabulary
+    return {
+        "shapes": f"{data.task}, {data.length} words, {len(data.users)} users, padded: {data.padded}",
+        "vocabulary": _digest([list(words.words), words.unknown, words.begin, words.end]),
+        "samples": _digest([data.stream, data.sizes, _some(data.users, 8)]),
+        "test samples": _digest([_some(data.test, 8), _some(data.validation, 8)]),
+    }
 
 
 def _describe_model(model: nn.Module) -> Described:
