@@ -25,6 +25,7 @@ WHOLE = [preset.name for preset in nefl.presets()]
 DATA = {"cifar10": 50_000, "cifar100": 50_000, "cinic10": 90_000, "svhn": 73_257}
 FIVE = [0.2, 0.4, 0.6, 0.8, 1.0]
 # Rows counted in the paper; Table 13 tells the sub-models of ViT in two variants, of which one is Table 3's.
+LARGE = ("vit-b16", "wide-resnet101-2")
 ROWS = {"1": 16, "2": 16, "3": 4, "4": 24, "5": 12, "6": 60, "9": 6, "13": 2}
 
 
@@ -71,7 +72,7 @@ def test_the_numbers_of_section_5_and_b5(name):
     assert (e.local.optimizer, e.local.batch_size, e.local.weight_decay) == ("sgd", 32, 0)
     assert (e.model.weights, e.data.dir) == ("", ""), "where files lie is the user's affair"
     assert ("model.weights=FILE" in PRESETS[name].repeats) == ("-pretrained" in name)
-    if "-pretrained" in name:
+    if e.model.name in LARGE:
         assert (e.fleet.clients, e.fleet.per_round, e.rounds, e.local.epochs) == (10, 10, 100, 1)
         assert (e.local.lr, e.local.momentum, e.local.clip_norm, e.local.schedule) == (0.03, 0.9, 1, "cosine")
         assert e.local.warmup_rounds == round(500 / (DATA[e.data.name] / 10 / 32))
@@ -84,11 +85,21 @@ def test_the_numbers_of_section_5_and_b5(name):
         assert e.fleet.clients == clients
 
 
+def test_pretrained_resnets_have_the_recipe_from_scratch():
+    """§5: 10 clients, 100 rounds and one epoch are those of ViT and Wide ResNet, not of all pre-trained models."""
+    names = [name for name in WHOLE if name.endswith("-pretrained") and find(name).model.name not in LARGE]
+    assert len(names) == 30
+    for name in names:
+        pretrained, scratch = find(name), find(name.removesuffix("-pretrained").replace("dirichlet", "iid"))
+        assert (pretrained.fleet, pretrained.local, pretrained.rounds) == (scratch.fleet, scratch.local, scratch.rounds)
+        assert (pretrained.fleet.clients, pretrained.fleet.per_round, pretrained.rounds) == (100, 10, 500)
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_all_methods_get_the_same_sizes(name):
     """Levels of HeteroFL and FjORD are widths: their squares are the shares of the parameters that the others get."""
     e = find(name)
-    wide = e.model.name in ("vit-b16", "wide-resnet101-2")
+    wide = e.model.name in LARGE
     gammas = [0.5, 0.75, 1.0] if wide else [0.04, 0.16, 0.36, 0.64, 1.0] if "-squares" in name else FIVE
     mix = parse_mix(e.fleet.levels)
     widths = e.method in ("heterofl", "fjord")
@@ -168,7 +179,7 @@ def test_laptops_are_cheap():
 def test_models_for_large_images_get_them():
     for name in WHOLE:
         e = find(name)
-        large = e.model.name in ("vit-b16", "wide-resnet101-2")
+        large = e.model.name in LARGE
         assert (e.data.resize, e.evaluate.batch) == ((224, 50) if large else (0, 500))
         assert find(f"{name}-laptop").data.resize == 0
     assert sum(bool(find(name).data.resize) for name in WHOLE) == 6
@@ -187,7 +198,7 @@ def test_laptops_keep_what_is_compared():
         assert (small.method, small.options) == (whole.method, whole.options)
         assert (small.fleet.levels, small.fleet.assign) == (whole.fleet.levels, whole.fleet.assign)
         assert small.model.options.items() >= whole.model.options.items()
-        assert (small.local.lr, small.local.momentum) == (0.03 if "-pretrained" in name else 0.1, 0.9)
+        assert (small.local.lr, small.local.momentum) == (0.03 if whole.model.name in LARGE else 0.1, 0.9)
 
 
 @pytest.mark.parametrize("model", sorted({find(name).model.name for name in WHOLE}))
