@@ -382,13 +382,29 @@ def test_steps_of_table_12():
         assert initial_steps(axes, plan, "D") == dict.fromkeys(steps, 1.0)
 
 
-def test_gaps_inside_a_stage_and_in_front_of_it():
+def test_gaps_inside_a_stage_and_in_front_of_one():
     axes, parameters = whole("resnet34")
     plan = nefl_plan(axes, parameters, 0.8, "DO")  # 111 1001 110001 111
     larger = {name: value for name, value in initial_steps(axes, plan, "DO").items() if value != 1}
     assert larger == {"stages.1.0.step": 3.0, "stages.2.1.step": 4.0}
     late = Plan(blocks=["stages.1.2", "stages.2.5"])
-    assert initial_steps(axes, late, "DO") == {"stages.1.2.step": 2.0, "stages.2.5.step": 1.0}
+    assert initial_steps(axes, late, "DO") == {"stages.1.2.step": 7.0, "stages.2.5.step": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("gamma", "wanted"),
+    [
+        (0.2, ["13", "00", "13", "00"]),  # 11 00 11 00
+        (0.6, ["11", "11", "11", "20"]),  # 11 11 11 10
+        (0.8, ["20", "13", "00", "11"]),  # 10 11 00 11
+    ],
+)
+def test_a_gap_is_counted_across_stages(gamma, wanted):
+    axes, parameters = whole("resnet18")
+    plan = nefl_plan(axes, parameters, gamma, "DO")
+    steps = {f"stages.{i}.{j}.step": float(s) for i, row in enumerate(wanted) for j, s in enumerate(row) if s != "0"}
+    assert initial_steps(axes, plan, "DO") == steps
+    assert initial_steps(axes, plan, "D") == dict.fromkeys(steps, 1.0)
 
 
 def test_both_steps_of_a_transformers_block_make_up_for_a_gap():

@@ -13,6 +13,12 @@ Departures
 - Heads of attention stay whole and get thinner; the authors' code cuts q, k and v as one block.
 - Where norms are shared (``inconsistent`` without them), they are static, as running statistics of different widths
   would contradict each other.
+
+Our readings
+------------
+- D_O where a whole stage is skipped: the last kept block before the gap makes up for all blocks skipped after it,
+  counted across stages. A.3 says that steps follow the number of skipped blocks; its example, Table 12, skips no whole
+  stage.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def nefl_plan(
 def initial_steps(axes: AxisMap, plan: Plan, variant: str) -> dict[str, float]:
     """Return the value at which every step size that `plan` keeps begins, by its state name.
 
-    It is 1; in variant DO the last kept block before a gap makes up for those skipped after it (A.3).
+    It is 1; in variant DO the last kept block before a gap starts at 1 + the number of blocks skipped after it (A.3). A
+    gap ends at the next kept block, in whichever stage that is. Blocks skipped before the first kept one count nowhere.
 
     Examples
     --------
@@ -84,12 +85,12 @@ def initial_steps(axes: AxisMap, plan: Plan, variant: str) -> dict[str, float]:
         raise MethodError(f"nefl has no variant {variant!r}{nearest(str(variant), VARIANTS)}")
     kept = set(axes.blocks if plan.blocks is None else plan.blocks)
     steps: dict[str, float] = {}
-    for run in runs_of(axes):
-        stays = [k for k, unit in enumerate(run) if kept.intersection(unit)]
-        for k, following in pairwise([*stays, len(run)]):
-            value = float(following - k) if variant == "DO" else 1.0
-            for block in kept.intersection(run[k]):
-                steps |= {name: value for name in axes.blocks[block] if name.endswith(STEP)}
+    units = [unit for run in runs_of(axes) for unit in run]
+    stays = [k for k, unit in enumerate(units) if kept.intersection(unit)]
+    for k, following in pairwise([*stays, len(units)]):
+        value = float(following - k) if variant == "DO" else 1.0
+        for block in kept.intersection(units[k]):
+            steps |= {name: value for name in axes.blocks[block] if name.endswith(STEP)}
     return {name: steps[name] for name in axes.dims if name in steps}
 
 
