@@ -3,8 +3,9 @@
 import functools
 import math
 from collections import OrderedDict
-from itertools import pairwise
+from itertools import pairwise, product
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -64,6 +65,7 @@ def sizes(axes, plan):
     ("name", "variant", "ratios"),
     [
         ("resnet18", "W", [0.201, 0.401, 0.603, 0.801]),
+        ("resnet18", "D", [0.214, 0.393, 0.578, 0.808]),
         ("resnet18", "WD", [0.198, 0.401, 0.603, 0.801]),
         ("resnet34", "D", [0.230, 0.390, 0.612, 0.806]),
         ("resnet34", "DO", [0.230, 0.390, 0.612, 0.806]),
@@ -78,6 +80,30 @@ def test_the_papers_ratios_are_found_by_the_model_alone(name, variant, ratios):
     assert [round(share(axes, parameters, plan), 3) for plan in plans] == ratios
     assert [plan.key for plan in plans] == ["g0.2", "g0.4", "g0.6", "g0.8"]
     assert plans == [nefl_plan(axes, parameters, gamma, variant, name) for gamma in FIVE]
+
+
+def test_the_means_of_table_8_name_the_row_that_table_10_misprints():
+    """ResNet18, D: 6.68 M parameters and 102 M MACs (both cut, not rounded) leave one choice of blocks for γ = 0.4."""
+    net, inputs = build("resnet18"), example("resnet18", batch=1)
+    axes = nestling.trace(net, *inputs)
+    parameters = frozenset(dict(net.named_parameters()))
+
+    def costs(plan):
+        cost = nestling.cost(net, axes, plan, *inputs)
+        return np.array([cost.parameters, cost.macs])
+
+    full = costs(Plan())
+    without = {block: full - costs(Plan(blocks=axes.blocks.keys() - {block})) for block in axes.blocks}
+    others = full + sum(costs(nefl_plan(axes, parameters, gamma, "D")) for gamma in (0.2, 0.6, 0.8))
+    fitting = []
+    for kept in product((True, False), repeat=8):
+        left = full - sum(cost for keeps, cost in zip(kept, without.values(), strict=True) if not keeps)
+        if tuple((others + left) // 5 // (10_000, 1_000_000)) == (668, 102):
+            fitting.append([block for block, keeps in zip(axes.blocks, kept, strict=True) if keeps])
+    plan = nefl_plan(axes, parameters, 0.4, "D")
+    assert fitting == [list(plan.blocks)]
+    assert plan.blocks == ("stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1", "stages.3.0")
+    assert ((others + costs(plan)) / 5).tolist() == [6_688_591.8, 102_437_888.0]
 
 
 @pytest.mark.parametrize("name", ["resnet56", "resnet110", "vit-b16"])
@@ -395,6 +421,7 @@ def test_gaps_inside_a_stage_and_in_front_of_one():
     ("gamma", "wanted"),
     [
         (0.2, ["13", "00", "13", "00"]),  # 11 00 11 00
+        (0.4, ["11", "13", "00", "20"]),  # 11 11 00 10
         (0.6, ["11", "11", "11", "20"]),  # 11 11 11 10
         (0.8, ["20", "13", "00", "11"]),  # 10 11 00 11
     ],
