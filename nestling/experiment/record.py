@@ -22,6 +22,7 @@ from nestling.experiment.directory import METRICS, MODEL, SUBMODELS
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.simulation import Simulation
 from nestling.files import sync, write_whole
+from nestling.methods.nefl import NeflPlan
 from nestling.methods.nefl.nefl_plans import STEP
 from nestling.methods.registry import part_names
 from nestling.server.state import ServerState
@@ -142,6 +143,10 @@ def summary(
         cost = simulation.costs.cost(setup.submodel_plan(ratio, state.method_state))
         macs = cost.macs // experiment.local.batch_size
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
+    plan = setup.method.plan
+    sources = (
+        {name: plan.source(setup, r) for name, r in simulation.levels.items()} if isinstance(plan, NeflPlan) else {}
+    )
     return {
         "name": title(experiment),
         "method": setup.method.name,
@@ -160,6 +165,7 @@ def summary(
         "seconds": seconds,
         "command": command(experiment, handed),
         "levels": levels,
+        **({"submodels": sources} if sources else {}),
         "coverage": {name: counts.tolist() for name, counts in state.totals.coverage.items()},
         "local": dict(local),
         "panels": panels(simulation, state),

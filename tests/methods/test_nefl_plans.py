@@ -17,7 +17,7 @@ from nestling import Plan
 from nestling.cut.extract import cuts
 from nestling.errors import MethodError
 from nestling.methods.nefl.nefl_build import NEAR
-from nestling.methods.nefl.nefl_plans import VARIANTS, initial_steps, nefl_plan
+from nestling.methods.nefl.nefl_plans import VARIANTS, initial_steps, nefl_plan, nefl_source
 from nestling.methods.nefl.nefl_tables import FIVE, STEEP, TABLES, THREE
 from nestling.nets import build, example
 from tests.methods.method_cases import OPTIONS, net_of
@@ -130,11 +130,13 @@ def test_width_times_depth_is_gamma(name):
 def test_tables_fit_their_models(name):
     axes, parameters = whole(name)
     table = TABLES[name]
-    inside = [(key.split(".")[1], key) for names in axes.blocks.values() for key in names if key in parameters]
-    stages = {"0": 0} if name.startswith("vit") else dict.fromkeys(map(str, range(len(table.stages))), 0)
-    for number, key in inside:
-        stages[number if len(stages) > 1 else "0"] += math.prod(axes.dims[key].shape) - key.endswith(".step")
-    assert tuple(stages.values()) == table.parameters
+    weights, vectors = ([0] * len(table.stages) for _ in range(2))
+    for key in (key for names in axes.blocks.values() for key in names if key in parameters):
+        shape = axes.dims[key].shape
+        stage = 0 if name.startswith("vit") else int(key.split(".")[1])
+        if shape:  # step sizes have none
+            (weights if len(shape) > 1 else vectors)[stage] += math.prod(shape)
+    assert (tuple(weights), tuple(vectors)) == (table.weights, table.vectors)
     for variant, rows in table.rows.items():
         for gamma, row in rows.items():
             assert not row.blocks or tuple(map(len, row.blocks.split())) == table.stages
@@ -179,17 +181,65 @@ def test_tables_hold_whatever_the_classes_and_the_images(name, options, gammas):
                 assert plan == nefl_plan(other, others, gamma, variant, name)
 
 
-def test_auto_takes_a_table_for_the_papers_models_only():
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet18", {"widths": (16, 32, 64, 128)}),
+        ("resnet18", {"widths": (2, 4, 8, 16)}),
+        ("resnet18", {"widths": (64, 128, 256, 500)}),  # within 5 %
+        ("resnet34", {"widths": (12, 24, 48, 96), "learn_steps": False, "classes": 100}),
+        ("resnet56", {"widths": (8, 16, 32), "norm": "ln"}),
+        ("resnet110", {"widths": (32, 64, 128)}),
+        ("wide-resnet101-2", {"widths": (8, 16, 32, 64), "stem_width": 4}),
+        ("vit-b16", {"width": 96, "hidden": 384, "heads": 4, "size": 32}),
+    ],
+)
+def test_auto_takes_the_papers_rows_at_any_width(name, options):
+    """The same blocks of the same stages, and the same share of every axis."""
+    axes, parameters = whole(name, **options)
+    theirs = whole(name)
+    for variant, rows in TABLES[name].rows.items():
+        for gamma, row in rows.items():
+            plan = nefl_plan(axes, parameters, gamma, variant)
+            assert plan == nefl_plan(axes, parameters, gamma, variant, name)
+            assert blocks(axes, plan) == blocks(theirs[0], nefl_plan(*theirs, gamma, variant))
+            width = nestling.plan(axes, math.sqrt(row.width))
+            assert sizes(axes, plan) == sizes(axes, width)
+            source = "square root of γ" if variant == "W" else f"table {name}"
+            assert nefl_source(axes, parameters, gamma, variant) == source
+    assert nefl_source(axes, parameters, 0.33, "D") == "builder"
+    assert nefl_source(axes, parameters, 1, "D") == "whole model"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("preresnet18", {}),  # the same convolutions, but the norms are those of their inputs
+        ("preresnet18", {"widths": (16, 32, 64, 128)}),
+        ("resnet18", {"norm": "none"}),
+        ("resnet18", {"widths": (64, 128, 256, 480)}),
+        ("resnet18", {"widths": (16, 16, 32, 32)}),
+        ("resnet18", {"depths": (2, 2, 2, 1)}),
+        ("resnet18", {"bottleneck": True, "expansion": 4}),
+        ("resnet34", {"bottleneck": True, "expansion": 4}),
+    ],
+)
+def test_other_models_are_built(name, options):
+    axes, parameters = whole(name, **options)
+    for variant in ("D", "DO", "WD"):
+        assert nefl_plan(axes, parameters, 0.4, variant) == nefl_plan(axes, parameters, 0.4, variant, "none")
+        assert nefl_source(axes, parameters, 0.4, variant) == "builder"
+
+
+def test_tables_may_be_named_or_refused():
     axes, parameters = whole("resnet18")
     assert nefl_plan(axes, parameters, 0.2, "WD") != nefl_plan(axes, parameters, 0.2, "WD", "none")
     assert nefl_plan(axes, parameters, 0.3, "WD") == nefl_plan(axes, parameters, 0.3, "WD", "none")
-    net, small = net_of("resnet18")
-    parameters = frozenset(dict(net.named_parameters()))
-    assert nefl_plan(small, parameters, 0.2, "D") == nefl_plan(small, parameters, 0.2, "D", "none")
-    named = nefl_plan(small, parameters, 0.2, "WD", "resnet18")
-    assert set(small.blocks) - blocks(small, named) == {"stages.3.1"}
-    for other in [whole("preresnet18"), whole("resnet18", norm="none"), whole("resnet18", widths=(64, 128, 256, 500))]:
-        assert nefl_plan(*other, 0.2, "D") == nefl_plan(*other, 0.2, "D", "none")
+    assert nefl_source(axes, parameters, 0.2, "WD", "none") == "builder"
+    other, others = whole("resnet18", widths=(16, 16, 32, 32))
+    named = nefl_plan(other, others, 0.2, "WD", "resnet18")
+    assert set(other.blocks) - blocks(other, named) == {"stages.3.1"}
+    assert nefl_source(other, others, 0.2, "WD", "resnet18") == "table resnet18"
 
 
 def test_three_times_a_fifth_is_three_fifths():

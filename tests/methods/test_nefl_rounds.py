@@ -56,6 +56,23 @@ def test_every_variant_runs(variant, learn):
             assert any(value != 1.0 for value in steps.values())
 
 
+@pytest.mark.parametrize(
+    ("widths", "made"), [([4, 8, 16, 32], "table resnet18"), ([8, 8, 16, 16], "builder")], ids=["table", "builder"]
+)
+def test_the_summary_says_what_made_each_submodel(tmp_path, widths, made):
+    net = Model(name="resnet18", options={"widths": widths, "pool": False})
+    fleet = FleetSettings(clients=6, per_round=2, levels="0.2-0.5-1")
+    run(experiment(model=net, fleet=fleet, rounds=1), out=tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["submodels"] == {"0.2": made, "0.5": "builder", "1": "whole model"}
+    keys = list(summary)
+    assert keys[keys.index("submodels") - 1] == "levels"
+
+
+def test_other_methods_say_nothing_of_it():
+    assert "submodels" not in run(experiment(method="heterofl", rounds=1)).summary
+
+
 def test_submodels_have_their_own_norms_and_steps_and_share_the_rest():
     simulation, (before, after, *_), _ = rounds_of(experiment(rounds=1))
     setup, context = simulation.setup, before.context(simulation.setup)

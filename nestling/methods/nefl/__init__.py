@@ -16,6 +16,7 @@ Departures
 
 Our readings
 ------------
+- The rows of Tables 10 to 15 are shares of blocks and of widths, and hold for the same model at any width.
 - D_O where a whole stage is skipped: the last kept block before the gap makes up for all blocks skipped after it,
   counted across stages. A.3 says that steps follow the number of skipped blocks; its example, Table 12, skips no whole
   stage.
@@ -30,7 +31,7 @@ from nestling.cut import Plan
 from nestling.cut.extract import State
 from nestling.methods.context import Setup
 from nestling.methods.method import Method
-from nestling.methods.nefl.nefl_plans import STEP, initial_steps, nefl_plan
+from nestling.methods.nefl.nefl_plans import STEP, initial_steps, nefl_plan, nefl_source
 from nestling.methods.part import PlanPart
 from nestling.methods.parts.per_submodel import NORMS, PerSubmodel, Untrained
 from nestling.methods.parts.static_norms import StaticNorms
@@ -49,6 +50,10 @@ class NeflPlan(PlanPart):
         """Return the sub-model of a level."""
         del method_state
         return nefl_plan(setup.axes, setup.parameters, ratio, self.variant, self.table)
+
+    def source(self, setup: Setup, ratio: float) -> str:
+        """Return what the sub-model of a level is made from: a table, the builder, … (see `nefl_source`)."""
+        return nefl_source(setup.axes, setup.parameters, ratio, self.variant, self.table)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ def nefl(
         What every sub-model has for itself: shell patterns of state names, and ``"norms"``. Layer norms have no
         running statistics and are shared, which the paper found better; ``"*norm*"`` would name them too.
     table
-        ``"auto"`` uses the paper's table for its models, and a balanced sub-model for any other; ``"none"`` never.
+        ``"auto"`` uses the paper's rows for its models, also narrower and wider ones of the same blocks, and a balanced
+        sub-model for any other; ``"none"`` never uses them. summary.json says which it was, level by level.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -80,10 +80,18 @@ class Sizes:
         self.whole = self.count(self.axes, self.full)
 
     @property
-    def stages(self) -> tuple[int, ...]:
-        """The parameters of every run of blocks, step sizes aside."""
+    def weights(self) -> tuple[int, ...]:
+        """The parameters of every run of blocks in tensors of two and more dims, which grow with the width squared."""
+        return self._parameters(lambda dims: len(dims) > 1)
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """The parameters of every run of blocks in norms and biases, which grow with the width; no step sizes."""
+        return self._parameters(lambda dims: len(dims) == 1)
+
+    def _parameters(self, counted: Callable[[Dims], bool]) -> tuple[int, ...]:
         return tuple(
-            sum(math.prod(dims.shape) * times for unit in run for dims, times in unit.items() if dims)
+            sum(math.prod(dims.shape) * times for unit in run for dims, times in unit.items() if counted(dims))
             for run in self._units
         )
 

@@ -1,4 +1,4 @@
-"""The sub-models of NeFL: the paper's own for its models, and balanced ones for any other model with residual blocks.
+"""The sub-models of NeFL: the paper's own for its models at any width, and balanced ones for any other residual net.
 
 Kang et al., NeFL: Nested Federated Learning for Heterogeneous Clients, 2023, section 4.1 and B.1.
 """
@@ -43,7 +43,7 @@ def nefl_plan(
         What is scaled: ``"W"`` width, ``"D"`` or ``"DO"`` depth, ``"WD"`` both.
     table
         The name of a model in `nefl_tables`, to use the paper's rows; ``"auto"`` for those of the model itself, where
-        its blocks are those of one of the paper's and there is a row for `gamma`; ``"none"`` for no table.
+        it is one of the paper's, at any width (`Table.fits`), and there is a row for `gamma`; ``"none"`` for no table.
 
     Examples
     --------
@@ -55,15 +55,46 @@ def nefl_plan(
     >>> small.key, sorted(set(axes.blocks) - set(small.blocks))
     ('g0.6', ['stages.3.1'])
     """
+    _check(gamma, variant, table)
+    if gamma == 1:
+        return Plan(key="full")
+    return _plan(Same(axes), parameters, float(gamma), variant, table)
+
+
+def nefl_source(
+    axes: AxisMap, parameters: frozenset[str], gamma: float, variant: str = "WD", table: str = "auto"
+) -> str:
+    """Return what `nefl_plan` makes a sub-model from, with the same arguments.
+
+    ``"table NAME"`` is the paper's row for a model of `nefl_tables`; ``"builder"`` is `nefl_build`, for want of a row;
+    ``"square root of γ"`` is variant W, which cuts every axis alike; ``"whole model"`` is γ = 1.
+
+    Examples
+    --------
+    >>> import nestling
+    >>> from nestling.nets import build, example
+    >>> net = build("resnet18", widths=(16, 32, 64, 128))
+    >>> axes = nestling.trace(net, *example("resnet18"))
+    >>> parameters = frozenset(dict(net.named_parameters()))
+    >>> [nefl_source(axes, parameters, gamma) for gamma in (0.6, 0.7, 1)]
+    ['table resnet18', 'builder', 'whole model']
+    """
+    _check(gamma, variant, table)
+    if gamma == 1:
+        return "whole model"
+    if variant == "W":
+        return "square root of γ"
+    chosen = _row(sizes_of(Same(axes), parameters), float(gamma), variant, table)
+    return "builder" if chosen is None else f"table {chosen[0]}"
+
+
+def _check(gamma: float, variant: str, table: str) -> None:
     if variant not in VARIANTS:
         raise MethodError(f"nefl has no variant {variant!r}{nearest(str(variant), VARIANTS)}")
     if table not in ("auto", "none", *TABLES):
         raise MethodError(f"nefl has no table {table!r}{nearest(str(table), ('auto', 'none', *TABLES))}")
     if isinstance(gamma, bool) or not (isinstance(gamma, float | int) and 0 < gamma <= 1):
         raise MethodError(f"nefl's share of the parameters must be a number above 0 and at most 1, not {gamma!r}")
-    if gamma == 1:
-        return Plan(key="full")
-    return _plan(Same(axes), parameters, float(gamma), variant, table)
 
 
 def initial_steps(axes: AxisMap, plan: Plan, variant: str) -> dict[str, float]:
@@ -97,11 +128,12 @@ def initial_steps(axes: AxisMap, plan: Plan, variant: str) -> dict[str, float]:
 @lru_cache(maxsize=256)
 def _plan(same: Same, parameters: frozenset[str], gamma: float, variant: str, table: str) -> Plan:
     axes, sizes = same.axes, sizes_of(same, parameters)
-    row = _row(sizes, gamma, variant, table)
-    if row is None:
+    chosen = _row(sizes, gamma, variant, table)
+    if chosen is None:
         counts, depth = build(sizes, gamma, variant)
         kept = [unit for run, count in zip(sizes.runs, depth, strict=True) for unit in run[:count]]
     else:
+        _, row = chosen
         counts = sizes.at(math.sqrt(row.width))
         ones = row.blocks.replace(" ", "") or "1" * sum(sizes.full)
         units = [unit for run in sizes.runs for unit in run]
@@ -114,13 +146,16 @@ def _plan(same: Same, parameters: frozenset[str], gamma: float, variant: str, ta
 # ---- the paper's
 
 
-def _row(sizes: Sizes, gamma: float, variant: str, table: str) -> Row | None:
-    """The paper's row, or None where a sub-model is to be built."""
+def _row(sizes: Sizes, gamma: float, variant: str, table: str) -> tuple[str, Row] | None:
+    """The paper's row and the model that it is for, or None where a sub-model is to be built."""
     kind, gamma = variant.removesuffix("O"), round(gamma, 9)
-    if table in ("auto", "none"):
+    if table == "none":
+        return None
+    if table == "auto":
         # What blocks hold tells a model of the paper, whatever its classes, its image size and its first layer.
-        mine = [t for t in TABLES.values() if (t.stages, t.parameters) == (sizes.full, sizes.stages)]
-        return mine[0].rows.get(kind, {}).get(gamma) if mine and table == "auto" else None
+        model = sizes.full, sizes.weights, sizes.vectors
+        fitting = [(name, one.rows.get(kind, {}).get(gamma)) for name, one in TABLES.items() if one.fits(*model)]
+        return next(((name, row) for name, row in fitting if row is not None), None)
     chosen = TABLES[table]
     if chosen.stages != sizes.full:
         raise MethodError(
@@ -133,4 +168,4 @@ def _row(sizes: Sizes, gamma: float, variant: str, table: str) -> Row | None:
         raise MethodError(
             f"nefl's table {table!r} has no row for {gamma:g} in variant {variant!r} (it has {known}); use 'auto'"
         )
-    return rows[gamma]
+    return table, rows[gamma]

@@ -34,8 +34,11 @@ Only the preprint has these tables; the later version refers to an appendix that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+_APART = 0.05  # how far the widths of a model's stages may be from the proportion of the paper's
 
 
 class Row(NamedTuple):
@@ -48,13 +51,38 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """The sub-models of one model: variant → γ → row.
 
-    It is known by the blocks of its stages and the parameters that they hold, step sizes aside: its head, positions
-    and stem follow the data.
+    Rows are shares of blocks and widths, so they hold for the model at any width (`fits`). It is known by the blocks of
+    its stages and by the parameters that these hold, step sizes aside: its head, positions and stem follow the data.
+
+    Attributes
+    ----------
+    stages
+        The number of blocks in every stage.
+    weights, vectors
+        The parameters of every stage in convolutions and linear maps, and in norms and biases.
+    rows
+        Variant → γ → row.
     """
 
     stages: tuple[int, ...]
-    parameters: tuple[int, ...]
+    weights: tuple[int, ...]
+    vectors: tuple[int, ...]
     rows: Mapping[str, Mapping[float, Row]]
+
+    def fits(self, stages: tuple[int, ...], weights: tuple[int, ...], vectors: tuple[int, ...]) -> bool:
+        """Return whether these are the stages of this model at some width.
+
+        The same numbers of blocks, and one ratio of widths for all stages, within 5 %. The ratio follows from weights,
+        which grow with its square, and from vectors, which grow with it: they agree in blocks of the same kind only.
+
+        >>> TABLES["resnet18"].fits((2, 2, 2, 2), (9_216, 32_256, 129_024, 516_096), (128, 256, 512, 1_024))
+        True
+        """
+        if stages != self.stages:
+            return False
+        ratios = [math.sqrt(own / full) for own, full in zip(weights, self.weights, strict=True)]
+        ratios += [own / full for own, full in zip(vectors, self.vectors, strict=True)]
+        return 0 < max(ratios) <= (1 + _APART) * min(ratios)
 
 
 FIVE = (0.2, 0.4, 0.6, 0.8)
@@ -87,7 +115,8 @@ def _first(size: int, *kept: tuple[int, ...]) -> list[str]:
 TABLES: dict[str, Table] = {
     "resnet18": Table(
         (2, 2, 2, 2),
-        (147_968, 517_120, 2_066_432, 8_261_632),
+        (147_456, 516_096, 2_064_384, 8_257_536),
+        (512, 1_024, 2_048, 4_096),
         {
             "W": _width(FIVE),
             "D": _depth(FIVE, "11 00 11 00", "11 11 00 10", "11 11 11 10", "10 11 00 11"),
@@ -96,7 +125,8 @@ TABLES: dict[str, Table] = {
     ),
     "resnet34": Table(
         (3, 4, 6, 3),
-        (221_952, 1_107_968, 6_789_120, 12_982_272),
+        (221_184, 1_105_920, 6_782_976, 12_976_128),
+        (768, 2_048, 6_144, 6_144),
         {
             "W": _width(FIVE),
             "D": _depth(
@@ -111,7 +141,8 @@ TABLES: dict[str, Table] = {
     ),
     "resnet56": Table(
         (9, 9, 9),
-        (42_048, 162_432, 647_424),
+        (41_472, 161_280, 645_120),
+        (576, 1_152, 2_304),
         {
             "W": _width(FIVE),
             "D": _depth(FIVE, *_first(9, (2, 2, 2), (3, 3, 4), (4, 4, 6), (9, 8, 7))),
@@ -124,7 +155,8 @@ TABLES: dict[str, Table] = {
     ),
     "resnet110": Table(
         (18, 18, 18),
-        (84_096, 329_472, 1_313_280),
+        (82_944, 327_168, 1_308_672),
+        (1_152, 2_304, 4_608),
         {
             "W": _width(FIVE + STEEP),
             "D": _depth(
@@ -142,12 +174,14 @@ TABLES: dict[str, Table] = {
     ),
     "wide-resnet101-2": Table(
         (3, 4, 23, 3),
-        (617_472, 3_350_528, 78_213_120, 39_870_464),
+        (614_400, 3_342_336, 78_118_912, 39_845_888),
+        (3_072, 8_192, 94_208, 24_576),
         {"D": _depth(THREE, "111 1111 11111111100000000000000 110", "111 1111 11111111111111000000000 111")},
     ),
     "vit-b16": Table(
         (12,),
-        (85_054_464,),
+        (84_934_656,),
+        (119_808,),
         {
             "W": _width(THREE),
             "D": _depth(THREE, "111111000000", "111111111000"),
