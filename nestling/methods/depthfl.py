@@ -8,8 +8,13 @@ Variants
   The loss is the sum of the classifiers' cross-entropies and of their divergences from each other (`Exits.loss`). A
   sub-model predicts the mean of its classifiers' probabilities (`Exits.predict`). The stages must be nested modules, as
   those of ``resnet18-exits`` are.
-- ``plain``: NeFL's reduced version (Kang et al., B.3), for any residual net: one classifier, no distillation, the first
-  consecutive blocks. A dropped block keeps its shortcut, so that shapes fit the classifier.
+- ``plain``: NeFL's reduced version (Kang et al., 2023, B.3), for any residual net: one classifier, no distillation, the
+  first consecutive blocks. A dropped block keeps its shortcut, so that shapes fit the classifier. Norms are shared.
+- ``nefl``: ``plain``, but every sub-model has norms for itself, with running statistics, as NeFL's B.3 describes it.
+
+NeFL contradicts itself about the DepthFL of its tables: by B.3 its norms are decoupled, by §5 it has no inconsistent
+parameters, and the authors' code shares them. So a row of its tables is ``plain`` by the experiments, ``nefl`` by the
+appendix. Of ResNet18 there are four sub-models in either, as the prefix nearest to γ = 0.8 is the whole model.
 
 Departures
 ----------
@@ -17,8 +22,8 @@ Departures
   share is nearest to it, and at least the first.
 - No gradient flows into the teacher of a divergence: every classifier learns from the others' predictions, and none
   changes in order to be easier to learn from.
-- Norms are static (`nestling.methods.parts.static_norms`), and shared in ``plain`` too, where NeFL gave each sub-model
-  its own.
+- Norms of ``full`` and ``plain`` are static (`nestling.methods.parts.static_norms`): running statistics of different
+  depths would contradict each other. NeFL does not say what becomes of them where norms are shared.
 - FedDyn's regulariser (`nestling.methods.feddyn`), which the authors use, is an option and off by default: NeFL
   compares DepthFL without it.
 """
@@ -44,11 +49,12 @@ from nestling.methods.context import ClientContext, Setup
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.method import Method
 from nestling.methods.part import Inner, Part, PlanPart
+from nestling.methods.parts.per_submodel import NORMS, PerSubmodel
 from nestling.methods.parts.static_norms import StaticNorms
 from nestling.tasks.class_loss import count_targets, masked
 from nestling.tasks.task import Batch, LossResult
 
-Variant = Literal["full", "plain"]
+Variant = Literal["full", "plain", "nefl"]
 _NEEDS = "depthfl needs a model with a classifier after every stage, such as 'resnet18-exits'"
 
 
@@ -75,7 +81,9 @@ class BlockPrefixPlan(PlanPart):
         if not setup.axes.blocks:
             raise MethodError("depthfl leaves out whole blocks, and this model has none: use a residual net")
         if _has_exits(setup.axes):
-            raise MethodError("depthfl with variant='plain' is for models with one classifier: use variant='full'")
+            raise MethodError(
+                "depthfl with variant='plain' or 'nefl' is for models with one classifier: use variant='full'"
+            )
         return _prefix(setup, ratio, _groups(setup.axes.blocks), at_least=1)
 
 
@@ -151,13 +159,14 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, fe
     Parameters
     ----------
     variant
-        ``"full"`` for models with a classifier after every stage, ``"plain"`` for any residual net.
+        ``"full"`` for models with a classifier after every stage, ``"plain"`` for any residual net, ``"nefl"`` for the
+        same with norms of its own in every sub-model.
     distill
-        Whether the classifiers learn from each other; ``plain`` has only one.
+        Whether the classifiers learn from each other; ``plain`` and ``nefl`` have only one.
     ramp
         The first round in which distillation has its full weight; 0 for full weight from the start.
     feddyn
-        α of FedDyn's regulariser; 0 for none.
+        α of FedDyn's regulariser; 0 for none. It needs shared parameters, so it does not go with ``nefl``.
 
     Examples
     --------
@@ -168,10 +177,10 @@ def depthfl(variant: Variant = "full", distill: bool = True, ramp: int = 300, fe
         raise MethodError(f"there is no variant {variant!r} of depthfl{nearest(str(variant), get_args(Variant))}")
     if ramp < 0:
         raise MethodError(f"depthfl's ramp must be a number of rounds of at least 0, not {ramp!r}")
-    if variant == "plain":
-        method = Method("depthfl", BlockPrefixPlan(), StaticNorms())
-    else:
+    if variant == "full":
         method = Method("depthfl", StagePrefixPlan(), StaticNorms(), Exits(distill, ramp))
+    else:
+        method = Method("depthfl", BlockPrefixPlan(), StaticNorms() if variant == "plain" else PerSubmodel((NORMS,)))
     return with_feddyn(method, feddyn) if feddyn else method
 
 

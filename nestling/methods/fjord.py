@@ -6,10 +6,17 @@ NeurIPS 2021.
 A client receives the first units of every axis. For each batch it draws a width up to its own and trains the model of
 that width inside its own (ordered dropout, §3); its full width is the teacher of narrower ones (self-distillation).
 
+Variants
+--------
+- ``original``: the above.
+- ``nefl``: the FjORD of NeFL's tables (Kang et al., 2023, A.3 and B.3), which is NeFL-W with fixed step sizes. A client
+  trains the model of its own width alone, nothing is drawn or distilled, and every width has norms for itself: affine
+  parameters, and running statistics that are updated in training. All clients have the same weight in the merge.
+
 Departures
 ----------
-- Every width has its own norm statistics, because they are measured for each tested sub-model
-  (nestling.methods.parts.static_norms); affine parameters are shared by slice.
+- In ``original``, every width has its own norm statistics, because they are measured for each tested
+  sub-model (nestling.methods.parts.static_norms); affine parameters are shared by slice.
 - Weight decay and momentum act on all weights of the client's sub-model, also on those outside the width of the batch.
 - Distillation uses temperature 1, and adds the two terms with equal weights.
 """
@@ -17,21 +24,25 @@ Departures
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch.func import functional_call
 
 from nestling.data.federated import ClientData
-from nestling.errors import MethodError
+from nestling.errors import MethodError, nearest
 from nestling.methods.context import ClientContext, Setup
 from nestling.methods.method import Method
 from nestling.methods.part import Inner, Part
 from nestling.methods.parts.nested_submodel import nested_submodel
+from nestling.methods.parts.per_submodel import NORMS, PerSubmodel
 from nestling.methods.parts.plans import PrefixPlan
 from nestling.methods.parts.scaler import Scaler
 from nestling.methods.parts.static_norms import StaticNorms
 from nestling.tasks.class_loss import masked
 from nestling.tasks.task import Batch, LossResult
+
+Variant = Literal["original", "nefl"]
 
 
 @dataclass(frozen=True)
@@ -77,14 +88,33 @@ class OrderedDropout(Part):
         return replace(hard, value=hard.value + soft)
 
 
-def fjord(distill: bool = True, widths: tuple[float, ...] = ()) -> Method:
-    """Return FjORD; batches draw from `widths`, or from the levels of the fleet, up to the client's own.
+def fjord(distill: bool = True, widths: tuple[float, ...] = (), variant: Variant = "original") -> Method:
+    """Return FjORD.
 
+    Parameters
+    ----------
+    distill
+        Whether a client's full width is the teacher of the width that was drawn; in ``nefl`` none is drawn.
+    widths
+        The widths that batches draw from, up to the client's own; empty for the levels of the fleet.
+    variant
+        ``"original"`` for FjORD as its authors describe it, ``"nefl"`` for that of NeFL's tables.
+
+    Examples
+    --------
     >>> fjord(distill=False).weighting
     'samples'
+    >>> fjord(variant="nefl").parts
+    (PerSubmodel(patterns=('norms',)),)
     """
+    if variant not in get_args(Variant):
+        raise MethodError(f"there is no variant {variant!r} of fjord{nearest(str(variant), get_args(Variant))}")
     if not all(0 < width <= 1 for width in widths):
         raise MethodError(f"fjord's widths must be numbers above 0 and at most 1, not {widths!r}")
+    if variant == "nefl":
+        if widths:
+            raise MethodError(f"fjord with variant='nefl' draws no widths, such as {widths!r}: leave out `widths`")
+        return Method("fjord", PrefixPlan(), PerSubmodel((NORMS,)))
     dropout = OrderedDropout(distill, tuple(sorted(widths)))
     return Method("fjord", PrefixPlan(), StaticNorms(), dropout, weighting="samples")
 
@@ -100,6 +130,11 @@ def with_ordered_dropout(method: Method, distill: bool = True) -> Method:
         raise MethodError(f"ordered dropout needs slices that keep the first units of every axis, unlike {method.name}")
     if method.overriding("loss"):
         raise MethodError(f"ordered dropout cannot be combined with {method.name}, which has a loss of its own")
+    if any(isinstance(part, PerSubmodel) for part in method.parts):
+        raise MethodError(
+            f"ordered dropout cannot be combined with {method.name}, whose sub-models have norms of their own, as "
+            "narrower models inside a client's would train those of another: use shared norms"
+        )
     if any(isinstance(part, Scaler) for part in method.parts):
         raise MethodError(
             "ordered dropout cannot be combined with the Scaler, which divides by one ratio: set options.scaler=false"

@@ -10,14 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 import nestling
-from nestling.errors import MethodError
+from nestling.errors import ConfigError, MethodError
 from nestling.methods.depthfl import depthfl, exits, ramp_up
 from nestling.nets.exits import Exits
-from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining
-from tests.harness import client_of, loss_of, plan_of, submodel_plan_of
+from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
+from tests.harness import client_of, loss_of, plan_of, rounds_of, submodel_plan_of
 from tests.methods.method_cases import LAWS, net_of
 
 RATIOS = st.floats(0.001, 1.0)
@@ -252,6 +253,12 @@ def experiment(rounds=2, samples=160, epochs=1):
     )
 
 
+def residual(variant):
+    """A round of one of the variants with a single classifier."""
+    net = Model(name="resnet18", options={"widths": [8, 8, 12, 12], "pool": False, "learn_steps": False})
+    return replace(experiment(rounds=1), method="depthfl", model=net, options={"variant": variant})
+
+
 def played(variant, ramp=2, norm="bn", **settings):
     torch.manual_seed(3)
     if variant == "full":
@@ -316,7 +323,29 @@ def test_the_ramp_counts_rounds_from_one():
     assert long.rounds[0]["train_loss"] < short.rounds[0]["train_loss"]  # a divergence is never below zero
 
 
-@pytest.mark.parametrize("variant", ["full", "plain"])
+def test_nefls_version_is_plain_with_norms_per_submodel():
+    """NeFL, B.3: the same prefixes of blocks, but every sub-model has norms and running statistics for itself."""
+    plain, nefl = (rounds_of(residual(variant)) for variant in ("plain", "nefl"))
+    setup, state = nefl[0].setup, nefl[1][-1]
+    for ratio in nefl[0].levels.values():
+        assert setup.submodel_plan(ratio) == plain[0].setup.submodel_plan(ratio)
+    norms = {name for name in setup.axes.dims if "norm" in name}
+    assert setup.per_submodel == norms
+    assert not setup.norm_statistics
+    assert not plain[0].setup.per_submodel
+    assert len(state.submodels) > 1
+    for own in state.submodels.values():
+        assert own.keys() <= norms
+        assert all(bool(tensor.any()) for name, tensor in own.items() if name.endswith("running_mean"))
+
+
+def test_nefls_version_cannot_have_feddyn():
+    chosen = replace(residual("nefl"), options={"variant": "nefl", "feddyn": 0.1})
+    with pytest.raises(ConfigError, match="feddyn needs parameters that all clients share"):
+        nestling.run(chosen)
+
+
+@pytest.mark.parametrize("variant", ["full", "plain", "nefl"])
 def test_it_can_be_sent_to_workers(variant):
     method = pickle.loads(pickle.dumps(depthfl(variant)))
     assert method == depthfl(variant)
@@ -363,8 +392,9 @@ def test_blocks_side_by_side_are_no_stages_however_few_and_whatever_is_returned(
 def test_plain_refuses_exits(stages, ratio):
     net, axes = with_exits(stages)
     plan_of(depthfl(), axes, ratio, model=net)
-    with pytest.raises(MethodError, match="variant='full'"):
-        plan_of(depthfl("plain"), axes, ratio, model=net)
+    for variant in ("plain", "nefl"):
+        with pytest.raises(MethodError, match="variant='full'"):
+            plan_of(depthfl(variant), axes, ratio, model=net)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import nestling
 from nestling.client.train import train
 from nestling.cut import Plan
+from nestling.errors import MethodError
 from nestling.methods import fjord as module
 from nestling.methods import make
 from nestling.methods.parts.masked_loss import MaskedLoss
@@ -179,3 +180,28 @@ def test_composed_with_a_mask_it_masks_every_width(distill):
     wanted = F.cross_entropy(teacher, targets) + soft if distill else F.cross_entropy(student, targets)
     torch.testing.assert_close(loss.value, wanted)
     assert_answers(loss, teacher if distill else student, targets)
+
+
+def test_nefls_version_has_norms_per_submodel_and_draws_nothing():
+    """NeFL, B.3: a client trains its own width, in which norms keep running statistics."""
+    inputs, targets = batch_of("resnet18")
+    method = make("fjord", {"variant": "nefl"})
+    client = learner_of("resnet18", 0.8, Fixed(0), method, ratios=tuple(WIDTHS))
+    assert not method.overriding("loss")
+    assert method.weighting == "none"
+    assert client.setup.per_submodel == {name for name in client.setup.axes.dims if "norm" in name}
+    assert not client.setup.norm_statistics
+    before = client.model.get_buffer("stem.norm.running_mean").clone()
+    torch.testing.assert_close(
+        loss_of(client, inputs, targets).value, F.cross_entropy(explicit("resnet18", 0.8)(inputs), targets)
+    )
+    assert not torch.equal(client.model.get_buffer("stem.norm.running_mean"), before)
+
+
+def test_nefls_version_refuses_widths_and_other_variants():
+    with pytest.raises(MethodError, match=r"variant='nefl' draws no widths, such as \(0\.5,\): leave out"):
+        make("fjord", {"variant": "nefl", "widths": [0.5]})
+    with pytest.raises(MethodError, match=r"no variant 'nelf' of fjord; did you mean 'nefl'"):
+        module.fjord(variant="nelf")
+    with pytest.raises(MethodError, match=r"cannot be combined with fjord, whose sub-models have norms of their own"):
+        make("fjord", {"variant": "nefl"}, "fjord")

@@ -177,6 +177,25 @@ def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler
     assert accuracies[0] == accuracies[1]
 
 
+def test_nefl_w_with_fixed_steps_is_nefls_fjord():
+    """B.3 and A.3: the same bytes of the model, of every sub-model's norms, and the same accuracies."""
+    net = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False, "learn_steps": False})
+    cases = {
+        "nefl": ({"variant": "W", "learn_steps": False}, "0.25-0.5-1"),
+        "fjord": ({"variant": "nefl"}, f"0.5-{math.sqrt(0.5)}-1"),
+    }
+    ends, scores = [], []
+    for method, (options, levels) in cases.items():
+        fleet = FleetSettings(clients=6, per_round=4, levels=levels, assign="dynamic")
+        chosen = experiment(method=method, options=options, model=net, fleet=fleet)
+        simulation, states, _ = rounds_of(chosen)
+        plans = [simulation.setup.submodel_plan(ratio) for ratio in sorted(simulation.levels.values())]
+        ends.append([states[-1].model, *(states[-1].submodel_tensors(simulation.setup, plan) for plan in plans)])
+        scores.append(list(run(chosen).summary["final"]["submodels"].values()))
+    assert all(same_state(one, other) for one, other in zip(*ends, strict=True))
+    assert scores[0] == scores[1]
+
+
 @pytest.mark.slow
 def test_a_killed_run_finds_the_submodels_again(tmp_path):
     chosen = experiment(rounds=3, checkpoint_every=1, workers=1)

@@ -2,6 +2,10 @@
 
 Names are METHOD-DATA-PARTITION-MODEL, then what differs. METHOD is what the row says: ``nefl`` is the variant that the
 paper chose for the model (B.1), ``nefl-w``, ``-d``, ``-do`` and ``-wd`` name it, and ``-nl`` holds step sizes fixed.
+Rows of FjORD and DepthFL are there twice, as NeFL has versions of its own (B.3); descriptions say which a row is.
+``fjord`` is FjORD as its authors describe it, ``fjord-nefl`` the table's row: NeFL-W with fixed steps. ``depthfl``
+shares norms, as §5 says of the rows and as the authors' code does; ``depthfl-nefl`` has norms per sub-model, as B.3
+says.
 Tables are those of the preprint. The later version has the same experiments: its Table 1 those from scratch of Tables 1
 and 2, its Table 2 the pre-trained ones, its Table 3 those of Table 3.
 
@@ -18,7 +22,7 @@ Where the paper leaves a choice
   does not say.
 - The variant of Table 3 is NeFL-D, the only one that Table 15 lists, and the first in Table 13.
 - Baselines have no step sizes. HeteroFL's loss is not masked (B.3), and FjORD does not distil, of which the paper says
-  nothing. In its ablation FjORD is NeFL-W with fixed steps: ``nefl-w-… options.learn_steps=false``.
+  nothing.
 - The crops and colours of SVHN (B.2) are left out: its images are as they are.
 """
 
@@ -39,7 +43,15 @@ _CHOSEN = {"resnet18": "WD", "resnet34": "D", "vit-b16": "D", "wide-resnet101-2"
 _BASELINES: dict[str, dict[str, Any]] = {
     "heterofl": {"masked": False},
     "fjord": {"distill": False},
+    "fjord-nefl": {"variant": "nefl"},
     "depthfl": {"variant": "plain"},
+    "depthfl-nefl": {"variant": "nefl"},
+}
+_VERSIONS = {
+    "fjord": "FjORD as its authors describe it; the row is fjord-nefl",
+    "fjord-nefl": "the row's FjORD, NeFL-W with fixed steps (B.3)",
+    "depthfl": "the row's DepthFL by §5, with shared norms",
+    "depthfl-nefl": "the row's DepthFL by B.3, with norms per sub-model",
 }
 
 _COMPARED = (*_BASELINES, "nefl")
@@ -78,6 +90,7 @@ _TABLES = (
 def presets() -> Iterator[Preset]:
     """Yield every experiment of the paper once, in the order of the tables where they first stand."""
     experiments: dict[str, Experiment] = {}
+    versions: dict[str, str] = {}
     tables: dict[str, list[str]] = {}
     for rows in _TABLES:
         for data, partition, clients, pretrained, model, method in product(
@@ -87,12 +100,13 @@ def presets() -> Iterator[Preset]:
                 method, data, partition, model, clients=clients, pretrained=pretrained, sizes=rows.sizes
             )
             experiments[experiment.name] = experiment
+            versions[experiment.name] = f": {_VERSIONS[method]}" if method in _VERSIONS else ""
             tables.setdefault(experiment.name, []).append(rows.table)
     for name, experiment in experiments.items():
         *others, last = tables[name]
         where = f"Tables {', '.join(others)} and {last}" if others else f"Table {last}"
         weights = ", with ImageNet's weights given as model.weights=FILE" if name.endswith("-pretrained") else ""
-        yield Preset(experiment, f"NeFL, {where}{weights}")
+        yield Preset(experiment, f"NeFL, {where}{weights}{versions[name]}")
 
 
 def _experiment(
@@ -106,7 +120,7 @@ def _experiment(
         clients = 10
     return Experiment(
         name="-".join([method, data, partition, model, *(word for word, applies in words.items() if applies)]),
-        method=method if baseline else "nefl",
+        method=method.removesuffix("-nefl") if baseline else "nefl",
         options=dict(_BASELINES[method]) if baseline else _options(method, model),
         rounds=rounds,
         model=Model(name=model, options={"learn_steps": not baseline}),
@@ -119,7 +133,7 @@ def _experiment(
         fleet=FleetSettings(
             clients=clients,
             per_round=clients if large else clients // 10,
-            levels=_levels(sizes, widths=method in ("heterofl", "fjord")),
+            levels=_levels(sizes, widths=method in ("heterofl", "fjord", "fjord-nefl")),
             assign="fixed" if sizes == "three" else "tiers",
         ),
         local=_fine_tuning(model) if large else _from_scratch(rounds),
