@@ -22,7 +22,6 @@ from nestling.experiment.directory import METRICS, MODEL, SUBMODELS
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.simulation import Simulation
 from nestling.files import sync, write_whole
-from nestling.methods.nefl import NeflPlan
 from nestling.methods.nefl.nefl_plans import STEP
 from nestling.methods.registry import part_names
 from nestling.server.state import ServerState
@@ -143,10 +142,7 @@ def summary(
         cost = simulation.costs.cost(setup.submodel_plan(ratio, state.method_state))
         macs = cost.macs // experiment.local.batch_size
         levels[name] = {"ratio": ratio, "parameters": cost.parameters, "bytes": cost.bytes, "macs": macs}
-    plan = setup.method.plan
-    sources = (
-        {name: plan.source(setup, r) for name, r in simulation.levels.items()} if isinstance(plan, NeflPlan) else {}
-    )
+    sources = {name: setup.method.plan.submodel_source(setup, ratio) for name, ratio in simulation.levels.items()}
     return {
         "name": title(experiment),
         "method": setup.method.name,
@@ -165,7 +161,7 @@ def summary(
         "seconds": seconds,
         "command": command(experiment, handed),
         "levels": levels,
-        **({"submodels": sources} if sources else {}),
+        **({"submodels": sources} if any(sources.values()) else {}),
         "coverage": {name: counts.tolist() for name, counts in state.totals.coverage.items()},
         "local": dict(local),
         "panels": panels(simulation, state),

@@ -107,6 +107,11 @@ class PlanPart(Part):
         del method_state
         return prefix_plan(Same(setup.axes), ratio)
 
+    def submodel_source(self, setup: Setup, ratio: float) -> str:
+        """Return what the sub-model of a level was made from, for summary.json; empty if there is only one way."""
+        del setup, ratio
+        return ""
+
 
 @lru_cache(maxsize=64)
 def prefix_plan(axes: Same, ratio: float) -> Plan:

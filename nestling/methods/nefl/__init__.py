@@ -51,7 +51,7 @@ class NeflPlan(PlanPart):
         del method_state
         return nefl_plan(setup.axes, setup.parameters, ratio, self.variant, self.table)
 
-    def source(self, setup: Setup, ratio: float) -> str:
+    def submodel_source(self, setup: Setup, ratio: float) -> str:
         """Return what the sub-model of a level is made from: a table, the builder, … (see `nefl_source`)."""
         return nefl_source(setup.axes, setup.parameters, ratio, self.variant, self.table)
 
