@@ -20,6 +20,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from nestling.cut.extract import cuts
 from nestling.errors import RunError
 from nestling.events import report
 from nestling.experiment.directory import CHECKPOINTS
@@ -167,6 +168,7 @@ def _read(path: Path, setup: Setup) -> ServerState:
     for name, tensor in groups["submodels"].items():
         key, _, own_name = name.partition("/")
         submodels.setdefault(key, {})[own_name] = tensor
+    _check_submodels(path, setup, submodels, groups["notes"])
     files = []
     for kind, index in indices.items():
         checksums = {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
@@ -181,6 +183,24 @@ def _read(path: Path, setup: Setup) -> ServerState:
         totals=_totals(figures, groups["coverage"]),
         best=figures.best,
     )
+
+
+def _check_submodels(
+    path: Path, setup: Setup, submodels: dict[str, dict[str, Tensor]], method_state: dict[str, Tensor]
+) -> None:
+    """Raise if a sub-model's own tensors are not those of its plan: an earlier version may have cut it differently."""
+    for ratio in setup.ratios if submodels else ():
+        plan = setup.submodel_plan(ratio, method_state)
+        if plan.key not in submodels:
+            continue
+        own = {name: tuple(tensor.shape) for name, tensor in submodels[plan.key].items()}
+        shapes = {name: cut.shape for name, cut in cuts(setup.axes, plan).items()}
+        missing = {name for name in setup.per_submodel & shapes.keys() if setup.axes.tied.get(name, name) not in own}
+        if missing or not own.items() <= shapes.items():
+            raise RunError(
+                f"the checkpoint {path} has another sub-model {plan.key!r} than this version cuts: "
+                "finish the run with the version it was begun with, or begin it again"
+            )
 
 
 def _verified_sums(path: Path) -> dict[str, str] | None:

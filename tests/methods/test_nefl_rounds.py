@@ -8,10 +8,12 @@ import torch
 
 import nestling
 from nestling import Plan, Tally
+from nestling.errors import RunError
 from nestling.experiment import load, resume, run
 from nestling.fleet import Level
 from nestling.methods import Participant, make
 from nestling.methods.messages import Progress, Update
+from nestling.methods.nefl import nefl_plans
 from nestling.methods.parts.per_submodel import PerSubmodel
 from nestling.methods.parts.static_norms import StaticNorms
 from nestling.server.aggregate import Merge
@@ -233,3 +235,16 @@ def test_submodels_are_taken_out_by_level(tmp_path):
         "g0.8",
         "full",
     }
+
+
+def test_a_run_whose_sub_models_were_cut_differently_is_not_resumed(tmp_path, monkeypatch):
+    narrow = Model(name="resnet18", options={"widths": [4, 8, 16, 32], "pool": False})
+    begun = experiment(model=narrow, rounds=1, options={"variant": "D"})
+    with monkeypatch.context() as earlier:  # a version that had no tables for narrow nets
+        earlier.setattr(nefl_plans, "_row", lambda *_: None)
+        nefl_plans._plan.cache_clear()
+        run(begun, out=tmp_path / "run")
+        assert resume(tmp_path / "run", rounds=2).summary["rounds"] == 2
+    nefl_plans._plan.cache_clear()
+    with pytest.raises(RunError, match="than this version cuts: finish the run with the version it was begun with"):
+        resume(tmp_path / "run", rounds=3)
