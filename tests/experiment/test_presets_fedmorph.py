@@ -9,7 +9,9 @@ from nestling.experiment.simulation import Overrides, simulate
 from tests.experiment.test_presets import price
 
 ROWS = [
-    preset for preset in PRESETS.values() if preset.repeats.startswith("FedMorph") and "small" not in preset.repeats
+    preset
+    for preset in PRESETS.values()
+    if preset.repeats.startswith("FedMorph") and not preset.name.endswith(("-laptop", "-evening"))
 ]
 
 

@@ -1,4 +1,4 @@
-"""Presets: experiments by name, one file per paper; those of papers also as ``-laptop``."""
+"""Presets: experiments by name, one file per paper; those of papers also as ``-laptop``, some as ``-evening``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from nestling.errors import ConfigError, nearest
 from nestling.experiment.presets import digits, fedmorph, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
+from nestling.experiment.presets.evening import ROWS, evening
 from nestling.experiment.presets.laptop import laptop
 from nestling.experiment.presets.mixes import as_papers_write
 from nestling.experiment.presets.preset import Preset
 from nestling.methods import make
 from nestling.settings import Experiment, from_file
 
-__all__ = ["PRESETS", "Preset", "about", "every_preset", "find", "laptop", "rows"]
+__all__ = ["PRESETS", "Preset", "about", "evening", "every_preset", "find", "laptop", "rows"]
 
 # the files of every paper, and how their experiments are made small
 _PAPERS = (
@@ -26,12 +27,17 @@ _PAPERS = (
 
 
 def every_preset() -> Iterator[Preset]:
-    """Yield all presets: the demonstrations, then paper by paper its experiments and their small versions."""
+    """Yield all presets: the demonstrations, then paper by paper all experiments, those for an evening, small ones."""
     yield from digits.presets()
     yield from words.presets()
     for files, small in _PAPERS:
         whole = [preset for file in files for preset in file.presets()]
         yield from whole
+        yield from (
+            Preset(evening(preset.experiment), f"{preset.repeats} (an evening)")
+            for preset in whole
+            if preset.name in ROWS
+        )
         yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
 
 

@@ -1,7 +1,8 @@
 """Presets of FedRolex (Alam et al., NeurIPS 2022): all its experiments on images.
 
 Names are METHOD-DATA-HETEROGENEITY-LEVELS, then what differs; heterogeneity is that of the data, ``high`` or ``low``.
-Clients keep their level for good, as its capacities are those of client n (Section 3.1).
+Levels are drawn anew each round, as in the authors' commands ("dynamic"); ``fleet.assign=fixed`` is the reading of
+Section 3.1, whose capacities are those of client n.
 
 The body of the paper gives neither learning rate nor rounds. They follow HeteroFL, whose settings it takes over, but
 for weight decay and the factor of the decay, which are those of the authors' code. Table 3 quotes methods of knowledge
@@ -84,7 +85,7 @@ def _preset(
         rounds=800,
         model=Model(name="preresnet18", width=width),
         data=Data(name=data, partition="classes", classes_per_client=_CLASSES[data][heterogeneity]),
-        fleet=FleetSettings(clients=100, per_round=10, levels=own),
+        fleet=FleetSettings(clients=100, per_round=10, levels=own, assign="dynamic"),
         local=LocalTraining(
             lr=0.1,
             momentum=0.9,
