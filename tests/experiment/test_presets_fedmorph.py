@@ -1,5 +1,6 @@
 """FedMorph's presets have the numbers of its Tables 3 and B.2, and every row of Tables 1 and 4 to 6."""
 
+import msgspec
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ ROWS = [
 
 def test_every_row_is_there():
     # Tables 1 and 4: two tasks, four methods, three uploads each; so do Tables 5 and 6
-    count = {table: sum(f"Table {table}" in row.repeats for row in ROWS) for table in "1456"}
+    count = {table: sum(row.repeats.endswith(f"Table {table}") for row in ROWS) for table in "1456"}
     assert count == {"1": 24, "4": 24, "5": 24, "6": 24}
 
 
@@ -38,6 +39,24 @@ def test_table_3(name, rate, penalty, ratio, epochs, rounds, clients, batch):
     assert find(f"{name}-top10").upload.fraction == 0.1
     assert found.data.public_share > 0
     assert not found.data.public_from_test
+
+
+def test_gradients_are_not_clipped():
+    assert {row().local.clip_norm for row in ROWS} == {0}
+
+
+def test_cifar_is_augmented_and_has_rows_beside_that_are_not():
+    for row in ROWS:
+        experiment = row()
+        plain = experiment.data.name != "cifar10" or row.name.endswith("-unaugmented")
+        assert experiment.data.augment == ("none" if plain else "crop-flip")
+    beside = [row for row in ROWS if row.name.endswith("-unaugmented")]
+    assert len(beside) == 16  # two models, two partitions, four methods, whole uploads
+    for row in beside:
+        same = find(row.name.removesuffix("-unaugmented"))
+        data = msgspec.structs.replace(row().data, augment="crop-flip")
+        assert msgspec.structs.replace(row(), name=same.name, data=data) == same
+        assert row.repeats.endswith(", without augmentation")
 
 
 @pytest.mark.parametrize(("task", "ratio"), [("mnist-resnet8", 0.25), ("cifar10-vgg16", 0.6)])
