@@ -195,7 +195,6 @@ def test_fedrolex_has_the_numbers_of_its_section_4(data, high, low):
         e = find(f"{start}-a-b-c-d-e")
         assert (e.data.partition, e.data.classes_per_client) == ("classes", classes)
         assert (e.fleet.clients, e.fleet.per_round, e.model.name) == (100, 10, "preresnet18")
-        assert (e.local.weight_decay, e.local.lr_decay) == (1e-3, 0.25)
         shares = [share for _, share in parse_mix(find(f"{start}-real-world").fleet.levels)]
         assert shares == pytest.approx([0.06, 0.10, 0.11, 0.18, 0.55])
         assert [share for _, share in parse_mix(find(f"{start}-a3-e7").fleet.levels)] == pytest.approx([0.3, 0.7])
@@ -206,6 +205,26 @@ def test_fedrolex_has_the_numbers_of_its_section_4(data, high, low):
                 e = find(f"{method}-{data}-{heterogeneity}-server-x{times}")
                 ((level, _),) = parse_mix(e.fleet.levels)
                 assert (e.model.width, level.ratio) == (1.0, 1 / times)
+
+
+@pytest.mark.parametrize(("data", "rounds"), [("cifar10", 3200), ("cifar100", 2500)])
+def test_fedrolex_follows_one_source_per_preset_and_names_it(data, rounds):
+    start = f"-{data}-high-"
+    named = [preset for name, preset in PRESETS.items() if start in name and not name.endswith(("-laptop", "-evening"))]
+    second = [preset for preset in named if preset.name.endswith("-heterofl-schedule")]
+    assert {preset.name.partition(start)[0] for preset in second} == {"heterofl", "fed-dropout", "fedrolex", "fedavg"}
+    assert len(second) == 5
+    for preset in named:
+        e, local = preset(), preset().local
+        told = (e.rounds, local.lr, local.epochs, local.milestones, local.weight_decay, local.lr_decay)
+        if preset in second:
+            assert told == (800, 0.1, 5, (300, 500), 5e-4, 0.1)
+            assert about(e.name)["repeats"].endswith("; settings of HeteroFL's Table 6")
+            assert f"{e.name}-laptop" not in PRESETS
+        else:
+            assert told == (rounds, 2e-4, 1, (1200,), 1e-3, 0.25)
+            assert "; settings of the authors' commands, momentum, clipping and batch" in about(e.name)["repeats"]
+        assert (local.momentum, local.clip_norm, local.batch_size, e.fleet.assign) == (0.9, 1, 10, "dynamic")
 
 
 @given(st.sets(st.sampled_from("abcde"), min_size=1), st.sampled_from(["mnist-iid", "cifar10-noniid"]))

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from nestling.data import TEXTS
-from nestling.experiment.presets import PRESETS, find
+from nestling.experiment.presets import PRESETS, about, find
 from nestling.fleet import parse_mix
+from nestling.methods import make
 from nestling.nets import build
 
 WHOLE = [name for name, preset in PRESETS.items() if preset().data.name in TEXTS and not name.endswith("-laptop")]
@@ -57,6 +58,17 @@ def test_stack_overflow_has_the_numbers_of_section_4():
     }
 
 
+def test_stack_overflow_follows_the_authors_commands_and_masks_nothing():
+    for name in named("stackoverflow"):
+        e, local = find(name), find(name).local
+        assert (local.lr, local.weight_decay, local.epochs, local.batch_size) == (2e-4, 5e-4, 1, 24)
+        assert (e.rounds, local.milestones, local.lr_decay) == (1500, (600, 1000), 0.1)
+        assert not make(e.method, e.options).overriding("output_mask")
+        assert "settings of the authors' commands" in about(name)["repeats"]
+    small = find("fedrolex-stackoverflow-a-b-c-d-e-laptop")
+    assert (small.local.lr, small.select_rows) == (0.1, False), "rows can be selected with a masked loss alone"
+
+
 def test_models_have_the_papers_sizes():
     for name, words, wanted in (
         ("heterofl-wikitext2-iid-a-b-c-d-e", 33_278, 19_263_486),
@@ -70,7 +82,7 @@ def test_models_have_the_papers_sizes():
 def test_laptops_keep_the_comparison_and_are_small():
     for name in named("wikitext2") + named("stackoverflow"):
         small, whole = find(f"{name}-laptop"), find(name)
-        assert small.select_rows
+        assert small.select_rows == ("wikitext2" in name)
         assert msgspec.structs.replace(small.data, max_sequences=whole.data.max_sequences) == whole.data
         assert small.rounds * small.fleet.per_round * small.data.max_sequences <= 20_000, "sequences trained on"
         assert small.evaluate.samples <= 1000

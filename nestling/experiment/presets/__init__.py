@@ -38,7 +38,9 @@ def every_preset() -> Iterator[Preset]:
             for preset in whole
             if preset.name in ROWS
         )
-        yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in whole)
+        # small ones have a schedule of their own, so one of each row is enough
+        rows_once = (preset for preset in whole if not preset.name.endswith(fedrolex.SECOND_SCHEDULE))
+        yield from (Preset(small(preset.experiment), f"{preset.repeats} (small)") for preset in rows_once)
 
 
 class _Presets(Mapping[str, Preset]):
@@ -94,7 +96,7 @@ def about(name: str) -> dict[str, str | int]:
         "model": experiment.model.name,
         "levels": as_papers_write(experiment.model.width, experiment.fleet.levels if sized else "a"),
         "rounds": experiment.rounds,
-        "repeats": preset.repeats,
+        "repeats": f"{preset.repeats}; {preset.source}" if preset.source else preset.repeats,
     }
 
 

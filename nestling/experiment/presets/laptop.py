@@ -79,8 +79,9 @@ def laptop(experiment: Experiment) -> Experiment:
 
 
 def _text(experiment: Experiment) -> Experiment:
-    """A small version of an experiment on words: the same vocabulary, of which clients receive their own words alone.
+    """A small version of an experiment on words: the same vocabulary, and with masked words the clients' own alone.
 
+    The learning rate starts at 0.1, HeteroFL's: FedRolex's authors use 2e-4, which needs thousands of rounds.
     Populations that are described lazily cost nothing, and keep their size; the 100 rows of WikiText-2 become 20.
     """
     rows = experiment.data.partition == "iid"
@@ -89,11 +90,11 @@ def _text(experiment: Experiment) -> Experiment:
         experiment,
         name=f"{experiment.name}-laptop",
         rounds=30,
-        select_rows=True,
+        select_rows=rows,  # needs a masked loss, which FedRolex's language models do not have
         model=_small(experiment.model),
         data=replace(experiment.data, max_sequences=100 if rows else 64),
         fleet=fleet,
-        local=replace(experiment.local, batch_size=4, schedule="cosine", milestones=(), lr_decay=0.1),
+        local=replace(experiment.local, lr=0.1, batch_size=4, schedule="cosine", milestones=(), lr_decay=0.1),
         evaluate=replace(experiment.evaluate, every=15, samples=200 if rows else 1000),
     )
 

@@ -17,10 +17,13 @@ class Preset:
         All settings; its name is the preset's.
     repeats
         The paper and its tables or figures, or why there is no such.
+    source
+        Where learning rates and rounds come from, if not from the paper, and which settings that source leaves open.
     """
 
     experiment: Experiment
     repeats: str
+    source: str = ""
 
     @property
     def name(self) -> str:
