@@ -1,8 +1,15 @@
-"""The global model of an experiment: by name, by ``module:factory``, or the caller's own."""
+"""The global model of an experiment: by name, by ``module:factory``, or the caller's own.
+
+With ``model.width`` below 1 a net by name is built at that width and initialised as such, as in the papers' code. Where
+only the whole model can be built (the user's own) or its weights matter (those loaded from a file), it is sliced. A
+slice keeps the scale of the whole model's initial weights: a head that reads 32 of 512 features starts at ±0.044, and
+one that was built for 32 at ±0.177.
+"""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,10 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nestling.axes import AxisMap, trace
-from nestling.cut import plan, submodel
+from nestling.cut import plan, resize, submodel
 from nestling.data.federated import FederatedData
 from nestling.draws import drawing
-from nestling.errors import ConfigError, NestlingError, first_line, nearest
+from nestling.errors import ConfigError, ModelError, NestlingError, first_line, nearest
+from nestling.events import report
 from nestling.imported import imported
 from nestling.methods import Method
 from nestling.nets import MODELS, build
@@ -23,6 +31,8 @@ from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
 from nestling.settings import Experiment
 from nestling.tasks import Task
+
+_WIDTHS = ("widths", "width", "stem_width", "hidden", "head_width", "embedding")  # options of models that are widths
 
 
 def traced_model(
@@ -38,9 +48,48 @@ def traced_model(
         raise ConfigError(f"the model {settings.name} {reason}")
     axes = trace(model, example)
     if settings.width < 1:
-        model = submodel(model, axes, plan(axes, settings.width))
+        by_name = own is None and not settings.weights and ":" not in settings.name
+        narrow = _built_narrow(experiment, data, model, axes) if by_name else None
+        if narrow is None:
+            report(
+                "model sliced",
+                f"model.width={settings.width:g} keeps a slice of the initial weights of {settings.name}, on the scale "
+                "of the whole model: a model of that width would start with larger ones",
+                logging.INFO,
+            )
+            narrow = submodel(model, axes, plan(axes, settings.width))
+        model = narrow
         axes = trace(model, example)
     return model, axes, started
+
+
+def _built_narrow(experiment: Experiment, data: FederatedData, whole: nn.Module, axes: AxisMap) -> nn.Module | None:
+    """Return a net by name with the sizes of its sub-model and weights of its own; None if its options give others."""
+    settings = experiment.model
+    cut = plan(axes, settings.width)
+    before = {name: tensor.shape for name, tensor in whole.state_dict().items()}
+    after = {name: tensor.shape for name, tensor in resize(whole, axes, cut).state_dict().items()}
+    sizes = {axes.table[name].size: size for name, size in cut.sizes.items()}  # inside heads and groups
+    pairs = {pair for name, shape in before.items() for pair in zip(shape, after[name], strict=True)}
+    sizes |= dict(sorted(pairs, reverse=True))  # a width that equals, say, the number of classes: the smaller one
+    options = _options(settings.name, settings.options, data)
+    chosen = MODELS[settings.name].options | options
+    narrowed = {key: _with_sizes(chosen[key], sizes) for key in _WIDTHS if chosen.get(key) is not None}
+    try:
+        with drawing(torch_stream(experiment.seed, "model")):
+            model = build(settings.name, **{**options, **narrowed})
+    except ModelError:
+        return None
+    return model if {name: tensor.shape for name, tensor in model.state_dict().items()} == after else None
+
+
+def _with_sizes(value: Any, sizes: Mapping[int, int]) -> Any:
+    """Return an option, such as a list of widths, with some of its sizes replaced.
+
+    >>> _with_sizes([[64, 64], [128, 3]], {64: 4, 128: 8})
+    [[4, 4], [8, 3]]
+    """
+    return sizes.get(value, value) if isinstance(value, int) else [_with_sizes(part, sizes) for part in value]
 
 
 def check_output(model: nn.Module, data: FederatedData, task: Task, method: Method) -> None:
@@ -117,12 +166,17 @@ def _call(factory: Callable[..., Any], name: str, known: Mapping[str, Any], opti
 
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     """Build a model by name, or by ``module:factory``; options that follow from the data have these as defaults."""
-    known = dict(data.model_options)
     if ":" in name:
-        model = _call(imported(name, "model", ConfigError), name, known, options)
+        model = _call(imported(name, "model", ConfigError), name, data.model_options, options)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
         return model
+    return build(name, **_options(name, options, data))
+
+
+def _options(name: str, options: dict[str, Any], data: FederatedData) -> dict[str, Any]:
+    """Return the options of a model by name: those that follow from the data, and those given."""
+    known = dict(data.model_options)
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
     defaults = MODELS[name].options
@@ -131,4 +185,4 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
         raise ConfigError(f"the model {name} reads {kind}, which {data.name} is not made of")
     if defaults.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
         known.pop("positions", None)
-    return build(name, **{**{key: value for key, value in known.items() if key in defaults}, **options})
+    return {**{key: value for key, value in known.items() if key in defaults}, **options}

@@ -48,7 +48,8 @@ class _Settings(msgspec.Struct, metaclass=RefusesOldNames, frozen=True, forbid_u
 class Model(_Settings, frozen=True):
     """The global model: one of `nestling.nets` by name, its options, and how much of its width the server keeps.
 
-    Classes, channels and image size follow from the data unless given among the options. `weights` is a file of
+    Classes, channels and image size follow from the data unless given among the options. A net by name is initialised
+    at the `width` in use; a model of the user's own, or with loaded weights, is sliced. `weights` is a file of
     pre-trained weights to start from (safetensors or a PyTorch state dict).
     """
 
