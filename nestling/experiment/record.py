@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
@@ -232,7 +233,8 @@ def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
         if key in _OWNERS:
             # another model, or method, starts from its own defaults
             base = preset[key] if settings[_OWNERS[key]] == preset[_OWNERS[key]] else {}
-            if base.keys() <= value.keys():
+            # by their dotted names, unless a name has dots or other signs of its own, or one is left out
+            if base.keys() <= value.keys() and all(map(_PLAIN.fullmatch, value)):
                 new = {option: one for option, one in value.items() if option not in base or one != base[option]}
                 changes += [f"{key}.{option}={format_value(one)}" for option, one in new.items()]
             else:
@@ -242,6 +244,7 @@ def command(experiment: Experiment, handed: Collection[str] = ()) -> str:
     return " ".join(["nestling run", experiment.name, *map(shlex.quote, changes)])
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _OWNERS = {"options": "method", "model.options": "model.name"}  # options → the setting that they belong to
 
 
@@ -268,7 +271,7 @@ def _toml(value: Any) -> str:
     '{"widths" = [8, 16], "norm" = "gn", "pool" = false}'
     """
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"value": value}).partition("= ")[2].strip()
