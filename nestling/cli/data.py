@@ -92,10 +92,12 @@ def show_command(
         typer.Option(metavar="N", help="The number of clients; by default 100, or all users with --how user."),
     ] = None,
     how: Annotated[
-        str, typer.Option(metavar="HOW", help="The kind of partition: iid, classes, dirichlet or user.")
+        str,
+        typer.Option(metavar="HOW", help="The kind of partition: iid, classes, dirichlet, user or heterofl-shards."),
     ] = "iid",
     classes_per_client: Annotated[
-        int | None, typer.Option(metavar="N", help="The classes of each client; needed by --how classes.")
+        int | None,
+        typer.Option(metavar="N", help="The classes of each client; needed by --how classes and heterofl-shards."),
     ] = None,
     alpha: Annotated[
         float | None,

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from nestling.data.dataset import Dataset
 from nestling.errors import DataError, nearest
+from nestling.events import report
 from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 from nestling.settings.structs import MOST_ALIKE
 
-SCHEMES = ("iid", "classes", "dirichlet", "user")
+SCHEMES = ("iid", "classes", "dirichlet", "user", "heterofl-shards")
+_BY_CLASSES = ("classes", "heterofl-shards")
 Owners = NDArray[np.int64]  # the client of every sample; −1 for no client
 Random = np.random.Generator
 
@@ -79,8 +81,12 @@ def partition(
           small values are far from IID (NeFL, FedMorph). The test set is divided in the same proportions.
         - ``"user"``: a client is one of the users in the data, drawn at random if there are more users than clients.
           Test samples go to their users if those are among the training users, else in equal shares at random.
+        - ``"heterofl-shards"``: as ``"classes"``, but as HeteroFL's authors do it, which leaves samples unused; for
+          comparison with published numbers. Every class is cut into equal shards in the order of the data; clients
+          draw `classes_per_client` shards each without looking, and who draws a class twice keeps one shard of it. Test
+          samples are divided in the same way among the same clients. An event says how many samples nobody got.
     classes_per_client
-        For ``"classes"`` only.
+        For ``"classes"`` and ``"heterofl-shards"`` only.
     alpha
         For ``"dirichlet"`` only.
     minimum
@@ -90,7 +96,8 @@ def partition(
 
     Notes
     -----
-    HeteroFL's code loses a shard when a client draws a class twice; here each sample is used exactly once. Dirichlet
+    HeteroFL's code loses a shard when a client draws a class twice; here, except for ``"heterofl-shards"``, each sample
+    is used exactly once. Dirichlet
     shares are usually redrawn until everyone has the minimum, which for small `alpha` may never happen; here the
     largest clients give samples to those with too few.
 
@@ -117,6 +124,9 @@ def partition(
     elif how == "classes":
         assert classes_per_client is not None
         train, test = _by_classes(dataset, clients, classes_per_client, random)
+    elif how == "heterofl-shards":
+        assert classes_per_client is not None
+        train, test = _by_shards(dataset, clients, classes_per_client, random)
     elif how == "dirichlet":
         assert alpha is not None
         train, test = _by_dirichlet(dataset, clients, alpha, minimum, random)
@@ -149,11 +159,15 @@ def check_options(how: str, classes_per_client: int | None, alpha: float | None)
     """Raise `DataError` for options of :func:`partition` that are wrong for any dataset."""
     if how not in SCHEMES:
         raise DataError(f"there is no partition {how!r}{nearest(str(how), SCHEMES)}")
-    for name, option, owner in (("classes_per_client", classes_per_client, "classes"), ("alpha", alpha, "dirichlet")):
-        if option is None and how == owner:
+    for name, option, owners in (
+        ("classes_per_client", classes_per_client, _BY_CLASSES),
+        ("alpha", alpha, ("dirichlet",)),
+    ):
+        if option is None and how in owners:
             raise DataError(f"the partition {how!r} needs {name}")
-        if option is not None and how != owner:
-            raise DataError(f"{name}={option!r} belongs to the partition {owner!r}, not to {how!r}")
+        if option is not None and how not in owners:
+            named = " or ".join(map(repr, owners))
+            raise DataError(f"{name}={option!r} belongs to the partition {named}, not to {how!r}")
     if classes_per_client is not None:
         whole("classes_per_client", classes_per_client, 1, error=DataError)
     if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha <= MOST_ALIKE):
@@ -224,6 +238,51 @@ def _samples_by_class(targets: NDArray[Any], classes: int) -> list[tuple[int, ND
     order = np.argsort(targets, kind="stable")
     borders = np.cumsum(np.bincount(targets, minlength=classes))[:-1]
     return list(enumerate(np.split(order, borders)))
+
+
+# --- heterofl-shards -------------------------------------------------------------------------------------------------
+
+
+def _by_shards(dataset: Dataset, clients: int, each: int, random: Random) -> tuple[Owners, Owners]:
+    classes, total = dataset.classes, clients * each
+    if each > classes:
+        raise DataError(f"a client cannot hold {each} classes: {dataset.name} has {classes}")
+    if total % classes:
+        raise DataError(
+            f"{clients} clients with {each} shards each cannot share the {classes} classes of {dataset.name} equally: "
+            "use numbers whose product is a multiple of it, or the partition 'classes'"
+        )
+    drawn = random.permutation(np.arange(total) % classes).reshape(clients, each)
+    holds = np.zeros((clients, classes), dtype=bool)
+    holds[np.arange(clients)[:, None], drawn] = True
+    train, test = (
+        _deal_shards(targets.numpy(), holds, total // classes, random)
+        for targets in (dataset.targets, dataset.test_targets)
+    )
+    _report_unused(train, test, int((holds.sum(1) < each).sum()))
+    return train, test
+
+
+def _deal_shards(targets: NDArray[Any], holds: NDArray[np.bool_], shards: int, random: Random) -> Owners:
+    """Return the owners of samples: every client gets one shard of each class that it holds."""
+    owner = np.full(len(targets), -1, dtype=np.int64)
+    for label, members in _samples_by_class(targets, holds.shape[1]):
+        parts = np.array_split(members, shards)  # in the order of the data
+        holders = np.flatnonzero(holds[:, label])
+        for client, shard in zip(holders, random.permutation(shards), strict=False):
+            owner[parts[shard]] = client
+    return owner
+
+
+def _report_unused(train: Owners, test: Owners, twice: int) -> None:
+    unused, unused_test = int((train < 0).sum()), int((test < 0).sum())
+    if unused or unused_test:
+        report(
+            "partition incomplete",
+            f"the partition heterofl-shards leaves {unused:,} of {len(train):,} training and {unused_test:,} of "
+            f"{len(test):,} test samples to nobody, as {twice} clients drew a class twice: data.partition=classes uses "
+            "all of them",
+        )
 
 
 # --- dirichlet -------------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ class Data(_Settings, frozen=True):
         The data set, and the folder of its files (empty: the cache).
     partition, classes_per_client, alpha
         How samples are divided: ``iid``, by ``classes`` (so many per client), ``dirichlet`` (with this concentration),
-        or by ``user``.
+        by ``user``, or as ``heterofl-shards``: by classes in the way of HeteroFL's authors, which leaves samples unused
+        (see `nestling.data.partition`).
     min_samples
         The fewest samples that a client may have. With 0, clients may be empty, and rounds skip these.
     max_samples
@@ -93,7 +94,7 @@ class Data(_Settings, frozen=True):
 
     table: ClassVar[str] = "data."
     name: str = "digits"
-    partition: Literal["iid", "classes", "dirichlet", "user"] = "iid"
+    partition: Literal["iid", "classes", "dirichlet", "user", "heterofl-shards"] = "iid"
     classes_per_client: Maybe = 0
     alpha: Annotated[float, msgspec.Meta(gt=0, le=MOST_ALIKE)] = 0.5
     min_samples: Maybe = 1

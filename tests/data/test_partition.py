@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nestling.data import counts, from_arrays, partition
 from nestling.errors import DataError
+from nestling.events import collect
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -101,6 +102,46 @@ def test_classes_combine_in_many_ways():
     assert len({tuple(labels.tolist()) for labels in shares.labels}) > 25  # of 45; shards in order would give 10
 
 
+def test_heterofls_shards_lose_what_a_client_draws_twice():
+    """By hand, with the sizes of MNIST: 200 shards of 300, of which some clients draw two of one class."""
+    data = dataset(list(range(10)) * 6000, list(range(10)) * 1000)
+    with collect() as events:
+        shares = partition(data, 100, "heterofl-shards", classes_per_client=2)
+    held = counts(data, shares)
+    twice = int(((held > 0).sum(1) == 1).sum())
+    assert 2 <= twice <= 20  # 9.5 on average
+    assert held[held > 0].unique().tolist() == [300], "whole shards"
+    assert int(held.sum()) == 60_000 - 300 * twice
+    assert sum(len(test) for test in shares.test) == 10_000 - 50 * twice
+    for train, test, labels in zip(shares.train, shares.test, shares.labels, strict=True):
+        assert torch.equal(data.targets[train].unique(), labels)
+        assert torch.equal(data.test_targets[test].unique(), labels), "training and test shares alike"
+        for label in labels:
+            own = train[data.targets[train] == label]
+            assert torch.equal(own, torch.arange(int(own[0]), int(own[0]) + 3000, 10)), "in the order of the data"
+    (event,) = events
+    assert (event.kind, event.count) == ("partition incomplete", 1)
+    assert f"leaves {300 * twice:,} of 60,000 training and {50 * twice:,} of 10,000 test samples" in event.message
+    assert f"{twice} clients drew a class twice" in event.message
+
+
+@quick
+@given(data=datasets(), clients=st.integers(1, 12), each=st.integers(1, 4), seed=st.integers(0, 9))
+def test_heterofls_shards_go_to_one_client_each(data, clients, each, seed):
+    if each > data.classes or clients * each % data.classes:
+        with pytest.raises(DataError, match=r"cannot hold|cannot share"):
+            partition(data, clients, "heterofl-shards", classes_per_client=each, minimum=0, seed=seed)
+        return
+    with collect() as events:
+        shares = partition(data, clients, "heterofl-shards", classes_per_client=each, minimum=0, seed=seed)
+    for part, targets in ((shares.train, data.targets), (shares.test, data.test_targets)):
+        every = torch.cat(list(part)).tolist()
+        assert len(every) == len(set(every)) <= len(targets)
+    assert max(len(labels) for labels in shares.labels) <= each
+    used = sum(map(len, shares.train)) + sum(map(len, shares.test))
+    assert bool(events) == (used < len(data.targets) + len(data.test_targets))
+
+
 @quick
 @given(
     data=datasets(),
@@ -174,6 +215,7 @@ def test_user_gives_a_client_one_persons_samples(users, clients, seed, strangers
         {"how": "classes", "classes_per_client": 2},
         {"how": "dirichlet", "alpha": 0.1, "minimum": 3},
         {"how": "user"},
+        {"how": "heterofl-shards", "classes_per_client": 2},
     ],
     ids=lambda options: options["how"],
 )
@@ -202,6 +244,12 @@ def test_the_seed_alone_decides(options):
         ({"minimum": -1}, "minimum must be"),
         ({"seed": "a"}, "seed must be a whole number, not 'a'"),
         ({"how": "classes"}, "'classes' needs classes_per_client"),
+        ({"how": "heterofl-shards"}, "'heterofl-shards' needs classes_per_client"),
+        ({"classes_per_client": 2}, "belongs to the partition 'classes' or 'heterofl-shards', not to 'iid'"),
+        (
+            {"how": "heterofl-shards", "classes_per_client": 2},
+            "3 clients with 2 shards each cannot share the 4 classes",
+        ),
         ({"how": "dirichlet"}, "'dirichlet' needs alpha"),
         ({"alpha": 0.5}, "alpha=0.5 belongs to the partition 'dirichlet', not to 'iid'"),
         ({"how": "classes", "classes_per_client": 0}, "at least 1, not 0"),

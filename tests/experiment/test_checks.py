@@ -9,6 +9,7 @@ from torch import nn
 import nestling
 from nestling.data import Dataset, Partition
 from nestling.errors import ConfigError, DataError, NestlingError
+from nestling.experiment.presets import find
 from nestling.methods import make
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model, ServerSettings, checked
 from tests.run_cases import small
@@ -168,3 +169,12 @@ def test_what_is_handed_in_and_does_not_fit(handed, sentence):
 
 def test_methods_of_ones_own_are_taken():
     assert nestling.run(small(rounds=1), method=make("fedavg")).summary["method"] == "fedavg"
+
+
+def test_heterofls_own_partition_is_a_setting_and_says_what_it_leaves_unused(tmp_path):
+    with pytest.raises(ConfigError, match=r"needs data\.classes_per_client"):
+        Experiment().with_settings(["data.partition=heterofl-shards"])
+    settings = ["data.partition=heterofl-shards", "data.classes_per_client=2", "rounds=1", "local.epochs=1"]
+    result = nestling.run(find("fedavg-digits").with_settings(settings), out=tmp_path / "run")
+    assert result.summary["partition"] == "heterofl-shards"
+    assert result.summary["events"]["partition incomplete"] == 1
