@@ -4,7 +4,8 @@ Caldas et al., Expanding the Reach of Federated Learning by Reducing Client Reso
 per client, as in the baseline of FedRolex (§3.3.1, Eq. 5).
 
 Departures: one set is drawn per axis, not per layer, so layers that are added to each other keep the same channels. In
-the code of FedRolex's authors each convolution draws its own set, and identity skips add unrelated channels.
+the code of FedRolex's authors each convolution draws its own set, and identity skips add unrelated channels. A set has
+⌈β · K⌉ units where Eq. 5 takes the floor; for the papers' levels both are equal.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ Departures
 - Every coordinate is the mean of its clients; the authors' code weights norms and linear layers by client order.
 - With step 1, all units are trained equally often over a period. With other steps, only if the step and the axis's size
   have no common factor, or one that divides the window.
+- A window has ⌈β · K⌉ units, as in HeteroFL's code; Eqs. 4 to 6 take the floor. For the papers' levels both are equal.
+- Clients can be weighted by samples or by width. Footnote 3 compares three weightings with none, in an appendix that we
+  do not have; the third is not here.
+- Heads of its transformer have 16 dimensions; the text says 12 (see nestling.nets.transformer).
 - Tests use norm statistics of the clients (see nestling.methods.parts.static_norms), not those of test batches.
 """
 

@@ -33,7 +33,7 @@ SECOND_SCHEDULE = "heterofl-schedule"  # ends the names of presets with HeteroFL
 _AUTHORS = "settings of the authors' commands, momentum, clipping and batch size of HeteroFL"
 _HETEROFL = "settings of HeteroFL's Table 6"
 _ROUNDS = {"cifar10": 3200, "cifar100": 2500}
-_WEIGHTINGS = ("samples", "width")  # Appendix A.3, beside "none"
+_WEIGHTINGS = ("samples", "width")  # two of the three of Appendix A.3, beside "none"
 _STEPS = (2, 4, 8, 16)  # Appendix A.4, beside 1; the values are ours
 _LARGER = {2: "b", 4: "c", 8: "d", 16: "e"}  # γ: how many times the clients' model the server's is, and their level
 
