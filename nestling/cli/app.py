@@ -23,6 +23,7 @@ from nestling.cli.doctor import doctor_command
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
 from nestling.cli.report import report_command
+from nestling.cli.reproduce import reproduce_command
 from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, examples
 from nestling.heap import keep_freed_memory
@@ -60,6 +61,14 @@ _add(
     "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3 --out runs/compare",
     "nestling compare heterofl-digits fjord-digits rounds=40 --json",
     "nestling compare runs/first runs/second",
+)
+_add(
+    "reproduce",
+    reproduce_command,
+    "nestling reproduce digits-demo --seeds 2",
+    "nestling reproduce heterofl-table1 --rows a,a-e --dry-run",
+    "nestling reproduce heterofl-table2 --scale paper --seeds 3 --out runs/table2 device=cuda",
+    "nestling reproduce heterofl-table2 --scale paper --seeds 3 --results elsewhere/results.json",
 )
 _add("report", report_command, "nestling report runs/compare", "nestling report runs/first --out page.html")
 _add("list", list_command, "nestling list models --json", "nestling list presets fedrolex cifar10 laptop")

@@ -1,4 +1,4 @@
-"""``nestling list KIND``: the available methods, models, datasets and presets."""
+"""``nestling list KIND``: the available methods, models, datasets, presets and reproductions."""
 
 from __future__ import annotations
 
@@ -47,12 +47,19 @@ def _presets() -> list[dict[str, Any]]:
     return rows()
 
 
+def _reproductions() -> list[dict[str, Any]]:
+    from nestling.experiment.reproductions.overview import overview  # noqa: PLC0415
+
+    return overview()
+
+
 # What can be listed → a function that returns its rows: objects with the same keys, as --json prints them.
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "methods": _methods,
     "models": _models,
     "datasets": _datasets,
     "presets": _presets,
+    "reproductions": _reproductions,
 }
 
 
@@ -63,7 +70,7 @@ def list_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the available methods, models, datasets or presets."""
+    """List the available methods, models, datasets, presets or reproductions."""
     if kind not in KINDS:
         raise NestlingError(f"there is no list of {kind!r}{nearest(kind, KINDS)}")
     with working(f"reading the {kind}"):
@@ -73,6 +80,10 @@ def list_command(
     if as_json:
         print_json(rows)
         return
+    if kind == "reproductions":
+        from nestling.experiment.reproductions.overview import cells  # noqa: PLC0415
+
+        rows = [cells(row) for row in rows]
     columns: dict[str, Literal["left", "right"]] = {
         key: "right" if isinstance(value, int | list) else "left" for key, value in rows[0].items()
     }

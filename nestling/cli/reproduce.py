@@ -1,0 +1,189 @@
+"""``nestling reproduce NAME``: a table or figure of a paper, ours beside the paper's."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nestling.amounts import BYTES, amount
+from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
+from nestling.errors import NestlingError, RunError, RunFailed
+
+if TYPE_CHECKING:
+    from nestling.experiment.reproductions.finished_runs import Finished
+    from nestling.experiment.reproductions.table_runs import Progress, TableRun
+    from nestling.report.reproduction_table import Table
+
+_EVERY = 600  # seconds between two lines about the progress where there is no terminal
+
+
+def reproduce_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'nestling list reproductions'.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Settings to change in all runs, such as workers=2 or device=cuda."),
+    ] = None,
+    *,
+    scale: Annotated[
+        Literal["laptop", "evening", "paper"],
+        typer.Option("--scale", help="The size of the experiments: minutes, an evening, or as in the paper."),
+    ] = "laptop",
+    rows: Annotated[
+        list[str] | None,
+        typer.Option("--rows", metavar="ROW", help="Only these rows: labels or patterns, such as a,a-e or 'a-e/*'."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run every row with this many seeds: 0, 1, …")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many runs go on at the same time.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and run nothing.")] = False,
+    form: Annotated[
+        Literal["table", "markdown", "latex"], typer.Option("--format", help="How the table is printed.")
+    ] = "table",
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder of its runs; by default runs/NAME.")
+    ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option("--results", metavar="FILE", help="A results.json with runs that were finished elsewhere."),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of a paper.
+
+    Every row and seed is a run in DIR/PRESET/seed-N. Finished runs are read and interrupted ones are resumed, so the
+    same command can be repeated. DIR gets table.json, table.md, table.tex, figure.svg, and results.json: the list of
+    finished runs, with which another machine goes on (--results).
+    """
+    with working("reading the definitions"):
+        from nestling import __version__  # noqa: PLC0415
+        from nestling.experiment.lock import locked  # noqa: PLC0415
+        from nestling.experiment.reproductions import find, table_runs  # noqa: PLC0415
+
+        reproduction = find(name)
+        chosen = table_runs.rows_at(reproduction, scale, rows or [])
+        folder = folder or Path("runs") / name
+        changes = [*(settings or []), *([] if data_dir is None else [f"data.dir={data_dir!r}"])]
+        runs = table_runs.table_runs(chosen, scale, seeds=seeds, settings=changes, folder=folder)
+        finished = table_runs.finished_runs(runs, folder, results or [], __version__)
+    if dry_run:
+        _print_cost(runs, finished, as_json)
+        return
+
+    def save() -> Table:
+        from nestling.report.reproduction_files import write_files  # noqa: PLC0415
+
+        notes = [f"settings changed: {' '.join(settings)}"] if settings else []
+        return write_files(folder, reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+
+    failed: dict[Path, NestlingError] = {}
+    with locked(folder):
+        try:
+            failed = _run(runs, finished, folder, jobs, __version__)
+        finally:
+            table = save()
+    _print_table(table, folder, form, as_json)
+    if failed:
+        path, problem = next(iter(failed.items()))
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise (RunFailed if problem.exit_code == 1 else RunError)(f"{path} failed{more}: {problem}")
+
+
+def _run(runs: list[TableRun], finished: Finished, folder: Path, jobs: int, version: str) -> dict[Path, NestlingError]:
+    """Run what is missing with one progress bar; return the errors of runs that failed."""
+    from rich.progress import TextColumn  # noqa: PLC0415
+
+    from nestling.cli.progress import make_progress  # noqa: PLC0415
+    from nestling.experiment.reproductions.table_runs import run_missing  # noqa: PLC0415
+
+    began = reported = time.monotonic()
+    with make_progress(TextColumn("{task.percentage:.0f} % · {task.fields[count]}")) as bar:
+        task = bar.add_task(folder.name, total=None, count="starting")
+
+        def show(progress: Progress) -> None:
+            nonlocal reported
+            count = f"{progress.finished} of {progress.runs} runs"
+            bar.update(task, completed=progress.done, total=progress.total, count=count)
+            if not sys.stderr.isatty() and time.monotonic() - reported > _EVERY:
+                reported = time.monotonic()
+                err().print(_line(count, progress, reported - began), soft_wrap=True)
+
+        try:
+            return run_missing(runs, finished, folder, version=version, processes=jobs, on_progress=show)
+        except KeyboardInterrupt:
+            with suppress(OSError):  # the terminal may be closed
+                bar.stop()
+                err().print("stopped; give the same command again to go on", soft_wrap=True)
+            raise
+
+
+def _line(count: str, progress: Progress, seconds: float) -> str:
+    share = progress.done / progress.total if progress.total else 1.0
+    left = f", about {seconds * (1 - share) / share / 3600:.1f} hours left" if share > 0.01 else ""
+    return f"{count} done, {share:.0%} of the work{left}"
+
+
+def _print_cost(runs: list[TableRun], finished: Finished, as_json: bool) -> None:
+    """Print what the runs that are not finished would cost."""
+    rows: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        row = rows.setdefault(
+            run.preset,
+            {"preset": run.preset, "data": run.experiment.data.name, "rounds": run.experiment.rounds}
+            | {"finished": 0, "to_run": 0, "client_macs": 0.0, "bytes": 0.0},
+        )
+        if (run.preset, run.seed) in finished:
+            row["finished"] += 1
+        else:
+            row["to_run"] += 1
+            row["client_macs"] += run.cost.client_macs
+            row["bytes"] += run.cost.bytes
+    counted = ("finished", "to_run", "client_macs", "bytes")
+    total: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in counted}
+    total["hours"] = _hours(runs, finished, total["client_macs"])
+    if as_json:
+        print_json({"runs": list(rows.values()), "total": total})
+        return
+    cells = [[row["preset"], row["data"], f"{row['rounds']:,}", *_amounts(row)] for row in rows.values()]
+    cells.append(["total", "", "", *_amounts(total)])
+    hours = total["hours"]
+    pace = "" if hours is None else f"; at the pace of the finished runs about {hours:.1f} hours of one process"
+    columns: dict[str, Literal["left", "right"]] = {"preset": "left", "data": "left"}
+    columns |= dict.fromkeys(("rounds", "finished", "to run", "client MACs", "sent"), "right")
+    print_table(
+        columns,
+        cells,
+        caption=f"client MACs and bytes of the runs that are not finished, both ways, uncompressed{pace}",
+    )
+
+
+def _amounts(row: dict[str, Any]) -> list[str]:
+    return [str(row["finished"]), str(row["to_run"]), amount(row["client_macs"]), amount(row["bytes"], BYTES)]
+
+
+def _hours(runs: list[TableRun], finished: Finished, macs: float) -> float | None:
+    """Return how long MACs take at the pace of these runs, if any of them is finished."""
+    done = [finished[run.preset, run.seed] for run in runs if (run.preset, run.seed) in finished]
+    spent = sum(run.client_macs for run in done)
+    return macs * sum(run.seconds for run in done) / spent / 3600 if spent else None
+
+
+def _print_table(table: Table, folder: Path, form: str, as_json: bool) -> None:
+    from nestling.report import reproduction_formats  # noqa: PLC0415
+    from nestling.report.reproduction_table import as_json as plain  # noqa: PLC0415
+
+    if as_json:
+        print_json(plain(table))
+    elif form == "table":
+        out().print(reproduction_formats.heading(table), style="bold", soft_wrap=True)
+        print_table(*reproduction_formats.terminal(table), caption="\n".join(table.notes))
+    else:
+        sys.stdout.write(
+            reproduction_formats.markdown(table) if form == "markdown" else reproduction_formats.latex(table)
+        )
+    plain_text = form == "table" and not as_json
+    (out() if plain_text else err()).print(f"written to {folder}", soft_wrap=True)

@@ -1,0 +1,230 @@
+"""The definitions of reproductions: tables, their columns and rows, read from the TOML files of this folder."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import msgspec
+
+from nestling.errors import ConfigError, nearest
+from nestling.experiment.presets import PRESETS
+
+Scale = Literal["laptop", "evening", "paper"]
+SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
+
+PAPERS = ("digits", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
+
+# Known before training, as means over the levels of a mix (HeteroFL, Section 4).
+COSTS = ("ratio", "parameters", "flops", "space")
+# What clients received and computed until the best round, over what those of the reference row did (FedMorph).
+SHARES = ("parameters_share", "flops_share")
+MEASURES = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column of a table.
+
+    Attributes
+    ----------
+    name
+        Its heading as printed; those of joined headings are joined.
+    measure
+        One of `COSTS`, `SHARES` or `MEASURES`.
+    run
+        Which of a row's runs it is measured in; empty for the row's only run.
+    unit
+        ``percent`` (0.5 is printed as 50), ``share`` (as 0.5), ``count`` (as 1.6 M), ``MB`` or ``number``.
+    digits
+        Digits after the point; of a count, those of thousands.
+    macs
+        FLOPs that the paper counts for a multiply-accumulate: 1 or 2.
+    """
+
+    name: str
+    measure: str
+    run: str = ""
+    unit: Literal["percent", "share", "count", "MB", "number"] = "percent"
+    digits: int = 2
+    macs: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        known = (*COSTS, *SHARES, *MEASURES)
+        if self.measure not in known:
+            raise ConfigError(f"the column {self.name!r} has no measure {self.measure!r}{nearest(self.measure, known)}")
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of a table.
+
+    Attributes
+    ----------
+    label
+        Its heading, one text per column of headings.
+    runs
+        The presets at paper scale that the row needs, by the names that columns use.
+    paper
+        The paper's figures, one text per column, with its own rounding; empty where it prints none.
+    missing
+        Why there is no preset for it, if there is none.
+    note
+        What is different from the paper's row.
+    series, x
+        Of a figure: the line that the row belongs to, and its place.
+    """
+
+    label: list[str]
+    runs: dict[str, str] = {}
+    paper: list[str] = []
+    missing: str = ""
+    note: str = ""
+    series: str = ""
+    x: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The label in one piece, as ``--rows`` takes it."""
+        return "/".join(self.label)
+
+
+class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table or figure of a paper.
+
+    Attributes
+    ----------
+    name
+        What it is called by, such as ``heterofl-table1``.
+    paper, where, title
+        The paper, the place in it, and what it shows.
+    headings
+        The headings of the labels.
+    columns, rows
+        As printed.
+    figure
+        What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``.
+    reference
+        The label of the row of which `SHARES` are shares.
+    scales
+        The scales that it exists at.
+    needs, note
+        What it needs besides its data; what to know about it.
+    """
+
+    name: str
+    where: str
+    title: str
+    headings: list[str]
+    columns: list[Column]
+    rows: list[Row]
+    paper: str = ""
+    figure: Literal["parameters", "round", "x", "row"] = "row"
+    x_title: str = ""
+    reference: str = ""
+    scales: tuple[Scale, ...] = SCALES
+    needs: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"{self.name} has two rows {twice!r}")
+        for row in self.rows:
+            if len(row.label) != len(self.headings) or len(row.paper) not in (0, len(self.columns)):
+                raise ConfigError(f"the row {row.name!r} of {self.name} does not fit its headings or columns")
+            if not row.runs and not row.missing:
+                raise ConfigError(f"the row {row.name!r} of {self.name} has neither runs nor a reason why")
+
+    @property
+    def file(self) -> str:
+        """The paper's name in the names of files and reproductions."""
+        return self.name.partition("-")[0]
+
+    def select(self, patterns: Iterable[str]) -> list[Row]:
+        """Return the rows whose names are given, in the order of the table; all of them if none is given.
+
+        Names may be patterns such as ``a-e/*``, and several may be joined by commas.
+
+        >>> [row.name for row in find("heterofl-table1").select(["a,a-e"])]
+        ['a', 'a-e']
+        """
+        chosen: set[str] = set()
+        for pattern in patterns:
+            whole = self._matching(pattern)
+            parts = [pattern] if whole else [part.strip() for part in pattern.split(",")]
+            for part in parts:
+                matches = whole or self._matching(part)
+                if not matches:
+                    known = nearest(part, [row.name for row in self.rows])
+                    raise ConfigError(f"{self.name} has no row {part!r}{known}")
+                chosen |= matches
+        return [row for row in self.rows if row.name in chosen or not chosen]
+
+    def _matching(self, pattern: str) -> set[str]:
+        names = [row.name for row in self.rows]
+        return {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
+
+
+def preset_at(name: str, scale: Scale) -> str:
+    """Return the name of a preset at a scale.
+
+    >>> preset_at("heterofl-mnist-iid-a-e", "laptop"), preset_at("heterofl-mnist-iid-a-e", "paper")
+    ('heterofl-mnist-iid-a-e-laptop', 'heterofl-mnist-iid-a-e')
+    """
+    return name if scale == "paper" or name.endswith("-digits") else f"{name}-{scale}"
+
+
+def objection(row: Row, scale: Scale) -> str:
+    """Return why a row cannot be run at a scale, in one sentence; empty if it can.
+
+    >>> objection(find("fedrolex-table3").rows[0], "laptop") != ""
+    True
+    """
+    if row.missing:
+        return row.missing
+    absent = [name for preset in row.runs.values() if (name := preset_at(preset, scale)) not in PRESETS]
+    if absent and len(absent) == len(row.runs):
+        return f"there is no preset {absent[0]!r}"
+    return ""
+
+
+def presets_of(row: Row, scale: Scale) -> dict[str, str]:
+    """Return the presets of a row that exist at a scale, by the names that columns use."""
+    return {run: name for run, preset in row.runs.items() if (name := preset_at(preset, scale)) in PRESETS}
+
+
+@cache
+def reproductions() -> tuple[Reproduction, ...]:
+    """Return all reproductions, paper by paper.
+
+    >>> reproductions()[0].name
+    'digits-demo'
+    """
+    return tuple(reproduction for paper in PAPERS for reproduction in _read(paper))
+
+
+def find(name: str) -> Reproduction:
+    """Return a reproduction by name.
+
+    >>> find("heterofl-table1").where
+    'Table 1'
+    """
+    by_name = {one.name: one for one in reproductions()}
+    if name not in by_name:
+        raise ConfigError(
+            f"there is no reproduction {name!r}{nearest(name, by_name)}; see 'nestling list reproductions'"
+        )
+    return by_name[name]
+
+
+def _read(paper: str) -> Sequence[Reproduction]:
+    data = tomllib.loads((resources.files(__package__) / f"{paper}.toml").read_text(encoding="utf-8"))
+    tables = [{**table, "paper": data["paper"]} for table in data["table"]]
+    for table in tables:
+        for row in table["rows"]:
+            row["label"] = [row["label"]] if isinstance(row["label"], str) else row["label"]
+    return msgspec.convert(tables, list[Reproduction])

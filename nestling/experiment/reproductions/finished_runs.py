@@ -1,0 +1,133 @@
+"""``results.json``: the finished runs of a reproduction, small enough to be committed and continued elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nestling.errors import RunError, first_line
+from nestling.experiment.changes import HARMLESS, changed_settings
+from nestling.experiment.directory import CONFIG, METRICS, SUMMARY
+from nestling.files import write_whole
+from nestling.settings import Experiment, from_file, read, with_new_names
+
+RESULTS = "results.json"
+_FORMAT = "nestling-results-1"
+# Settings of the machine: a run is the same experiment with any of them, if not to the last bit.
+_MACHINE = HARMLESS | {"device", "threads", "accelerate", "group_clients"}
+_BESIDE = ("submodels", "networks")  # figures by level, which tables do not show
+_CURVE = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+
+
+class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run that is done.
+
+    Attributes
+    ----------
+    preset, seed
+        What was run; the preset's name has its scale.
+    version
+        The version of Nestling that ran it.
+    settings
+        All settings of the run.
+    final, best
+        The figures after the last round, and at the best round on the test set, each with its ``round``.
+    bytes_down, bytes_up, client_macs, seconds
+        What it took.
+    curve
+        The evaluated rounds: ``round``, measures, ``bytes_down`` and ``client_macs`` until then, one list each.
+    """
+
+    preset: str
+    seed: int
+    version: str
+    settings: dict[str, Any]
+    final: dict[str, float | None]
+    best: dict[str, float | None]
+    bytes_down: int
+    bytes_up: int
+    client_macs: int
+    seconds: float
+    curve: dict[str, list[float | None]]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The preset and the seed."""
+        return self.preset, self.seed
+
+
+Finished = dict[tuple[str, int], FinishedRun]
+
+
+def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
+    """Return the run of a directory, or None if it is not finished."""
+    path = folder / SUMMARY
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_bytes())
+        lines = [json.loads(line) for line in (folder / METRICS).read_bytes().splitlines()]
+        evaluated = [line for line in lines if "evaluation" in line]
+        curve = {name: [line[name] for line in evaluated] for name in ("round", "bytes_down", "client_macs")}
+        for name in _CURVE:
+            if evaluated and name in evaluated[-1]["evaluation"]:
+                curve[name] = [line["evaluation"].get(name) for line in evaluated]
+        settings = msgspec.to_builtins(from_file(folder / CONFIG))
+        settings["data"]["dir"] = ""  # a folder of this machine
+        return FinishedRun(
+            preset,
+            summary["seed"],
+            version,
+            settings,
+            _figures(summary["final"]),
+            _figures(summary["best"]),
+            summary["bytes_down"],
+            summary["bytes_up"],
+            summary["client_macs"],
+            summary["seconds"],
+            curve,
+        )
+    except (ValueError, KeyError, TypeError, OSError) as problem:
+        raise RunError(f"{str(folder)!r} cannot be read as a finished run ({first_line(problem)}): remove it") from None
+
+
+def read_results(path: Path) -> Finished:
+    """Return the finished runs that a file lists; raise if it is not such a file."""
+    try:
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise RunError(f"{str(path)!r} is not a results.json of 'nestling reproduce'")
+        runs = msgspec.convert(data["runs"], list[FinishedRun])
+    except OSError as problem:
+        raise RunError(f"{str(path)!r} cannot be read: {problem.strerror}") from None
+    except (ValueError, KeyError) as problem:
+        if isinstance(problem, RunError):
+            raise
+        raise RunError(f"{str(path)!r} is not a results.json of 'nestling reproduce': {first_line(problem)}") from None
+    return {run.key: run for run in runs}
+
+
+def write_results(path: Path, runs: Iterable[FinishedRun]) -> None:
+    """Write finished runs to a file, one line each in a fixed order, so that version control merges them."""
+    lines = [json.dumps(msgspec.to_builtins(run), sort_keys=True) for run in sorted(runs, key=lambda run: run.key)]
+    body = ",\n".join(lines)
+    write_whole(path, f'{{"format": "{_FORMAT}", "runs": [\n{body}\n]}}\n'.encode())
+
+
+def check_settings(run: FinishedRun, wanted: Experiment, source: str) -> None:
+    """Raise if a run was made with other settings than those that are wanted now."""
+    stored = read(with_new_names(run.settings))
+    other = sorted(changed_settings(stored, wanted).keys() - _MACHINE)
+    if other:
+        raise RunError(
+            f"{source} holds {run.preset} (seed {run.seed}) with other settings ({', '.join(other)}): "
+            "give the same settings, or another --out"
+        )
+
+
+def _figures(figures: Mapping[str, Any]) -> dict[str, float | None]:
+    return {name: value for name, value in figures.items() if name not in _BESIDE}

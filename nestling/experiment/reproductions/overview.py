@@ -1,0 +1,83 @@
+"""What ``nestling list reproductions`` shows: every table and figure, what it needs, and which rows can be run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nestling.amounts import amount
+from nestling.experiment.presets import PRESETS
+from nestling.experiment.reproductions.definitions import (
+    Reproduction,
+    Row,
+    Scale,
+    objection,
+    presets_of,
+    reproductions,
+)
+from nestling.experiment.reproductions.expected_cost import run_cost
+
+
+def overview() -> list[dict[str, Any]]:
+    """Return a row for every reproduction, as JSON-compatible values.
+
+    Client MACs are those of one seed of all rows that exist at the scale; runs that rows share count once.
+    """
+    return [_entry(reproduction) for reproduction in reproductions()]
+
+
+def _entry(reproduction: Reproduction) -> dict[str, Any]:
+    scales = {scale: _at(reproduction, scale) for scale in reproduction.scales}
+    presets = [PRESETS[name]() for row in reproduction.rows for name in _any(row, reproduction)]
+    return {
+        "name": reproduction.name,
+        "paper": reproduction.paper,
+        "where": reproduction.where,
+        "title": reproduction.title,
+        "data": sorted({experiment.data.name for experiment in presets}),
+        "needs": reproduction.needs or None,
+        "scales": scales,
+        "rows": [
+            {"label": row.label, "runs": {scale: _run(row, scale) for scale in reproduction.scales}}
+            for row in reproduction.rows
+        ],
+    }
+
+
+def _any(row: Row, reproduction: Reproduction) -> list[str]:
+    """Return the presets of a row at the largest scale where it has some."""
+    return next(
+        (list(names.values()) for scale in reversed(reproduction.scales) if (names := presets_of(row, scale))), []
+    )
+
+
+def _at(reproduction: Reproduction, scale: Scale) -> dict[str, Any]:
+    names = {name: None for row in reproduction.rows for name in presets_of(row, scale).values()}
+    return {
+        "rows": sum(not objection(row, scale) for row in reproduction.rows),
+        "runs": len(names),
+        "client_macs": sum(run_cost(PRESETS[name]()).client_macs for name in names),
+    }
+
+
+def _run(row: Row, scale: Scale) -> dict[str, Any]:
+    reason = objection(row, scale)
+    return {"missing": reason} if reason else {"presets": presets_of(row, scale)}
+
+
+def cells(entry: dict[str, Any]) -> dict[str, str]:
+    """Return what a list in the terminal shows of an entry: rows and client MACs at every scale.
+
+    >>> shown = cells(overview()[0])
+    >>> shown["name"], shown["data"], shown["laptop"].split(",")[0]
+    ('digits-demo', 'digits', '3 rows')
+    """
+    shown = {
+        "name": entry["name"],
+        "where": f"{entry['paper'].partition(' (')[0]}, {entry['where']}",
+        "data": ", ".join(entry["data"]) or "–",
+        "rows": str(len(entry["rows"])),
+    }
+    for scale in ("laptop", "evening", "paper"):
+        at = entry["scales"].get(scale)
+        shown[scale] = f"{at['rows']} rows, {amount(at['client_macs'])} MACs" if at and at["rows"] else "–"
+    return shown

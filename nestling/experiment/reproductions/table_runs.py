@@ -1,0 +1,146 @@
+"""The runs of a table: which they are at a scale, what they cost, and running those that are not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nestling.errors import ConfigError, NestlingError
+from nestling.experiment.directory import METRICS
+from nestling.experiment.presets import PRESETS
+from nestling.experiment.reproductions.definitions import Reproduction, Row, Scale, objection, presets_of
+from nestling.experiment.reproductions.expected_cost import RunCost, run_cost
+from nestling.experiment.reproductions.finished_runs import (
+    RESULTS,
+    Finished,
+    check_settings,
+    read_results,
+    read_run,
+    write_results,
+)
+from nestling.experiment.sweep import run_sweep
+from nestling.settings import Experiment
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One run of a table: a preset with a seed, its directory, and what it is expected to cost."""
+
+    preset: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+    cost: RunCost
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a reproduction is: work in client MACs, and runs."""
+
+    done: float
+    total: float
+    finished: int
+    runs: int
+
+
+def rows_at(reproduction: Reproduction, scale: Scale, patterns: Sequence[str] = ()) -> list[Row]:
+    """Return the chosen rows; raise if one that was named, or all of them, cannot be run at a scale."""
+    if scale not in reproduction.scales:
+        raise ConfigError(f"{reproduction.name} exists at scale {' or '.join(reproduction.scales)}, not at {scale!r}")
+    rows = reproduction.select(patterns)
+    refused = {row.name: reason for row in rows if (reason := objection(row, scale))}
+    if refused and (patterns or len(refused) == len(rows)):
+        name, reason = next(iter(refused.items()))
+        raise ConfigError(f"the row {name!r} of {reproduction.name} cannot be run at scale {scale}: {reason}")
+    return rows
+
+
+def table_runs(
+    rows: Iterable[Row], scale: Scale, *, seeds: int = 1, settings: Iterable[str] = (), folder: Path = Path()
+) -> list[TableRun]:
+    """Return the runs of rows at a scale, each once; several rows may need the same run.
+
+    >>> from nestling.experiment.reproductions import find
+    >>> runs = table_runs(find("digits-demo").rows, "laptop", seeds=2)
+    >>> len(runs), str(runs[1].folder)
+    (6, 'fedavg-large-digits/seed-1')
+    """
+    names = {name: None for row in rows for name in presets_of(row, scale).values()}
+    changes = list(settings)
+    runs = []
+    for name in names:
+        experiment = PRESETS[name]().with_settings(changes)
+        cost = run_cost(experiment)
+        for seed in range(seeds):
+            seeded = experiment.with_settings([f"seed={seed}"])
+            runs.append(TableRun(name, seed, seeded, folder / name / f"seed-{seed}", cost))
+    return runs
+
+
+def finished_runs(runs: Iterable[TableRun], folder: Path, others: Iterable[Path], version: str) -> Finished:
+    """Return the runs that are done: in their directories, in the folder's results.json, or in those of others.
+
+    Runs of the folder's results.json are kept even if they belong to other rows, seeds or scales.
+    """
+    own = folder / RESULTS
+    finished: Finished = {}
+    for path in [*([own] if own.exists() else []), *others]:
+        for key, listed in read_results(path).items():
+            finished.setdefault(key, listed)
+    for run in runs:
+        key = (run.preset, run.seed)
+        found = finished.get(key) or read_run(run.folder, run.preset, version)
+        if found is not None:
+            check_settings(found, run.experiment, str(folder))
+            finished[key] = found
+    return finished
+
+
+def run_missing(
+    runs: Sequence[TableRun],
+    finished: Finished,
+    folder: Path,
+    *,
+    version: str,
+    processes: int = 1,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> dict[Path, NestlingError]:
+    """Run what is not finished; add what is done to `finished` and to results.json at once.
+
+    Returns
+    -------
+    dict
+        Directory → error, of the runs that failed.
+    """
+    todo = {run.folder: run for run in runs if (run.preset, run.seed) not in finished}
+    already = len(runs) - len(todo)
+    total = sum(run.cost.client_macs for run in todo.values())
+
+    def look() -> None:
+        new = [
+            found
+            for run in todo.values()
+            if (run.preset, run.seed) not in finished and (found := read_run(run.folder, run.preset, version))
+        ]
+        finished.update({run.key: run for run in new})
+        if new:
+            write_results(folder / RESULTS, finished.values())
+        done = sum(run.cost.client_macs * _share_done(run) for run in todo.values())
+        count = already + sum((run.preset, run.seed) in finished for run in todo.values())
+        on_progress(Progress(done, total, count, len(runs)))
+
+    write_results(folder / RESULTS, finished.values())
+    if not todo:
+        return {}
+    try:
+        return run_sweep({path: run.experiment for path, run in todo.items()}, processes, lambda _, __: look())
+    finally:
+        look()
+
+
+def _share_done(run: TableRun) -> float:
+    """Return the share of a run's rounds that are done."""
+    path = run.folder / METRICS
+    rounds = path.read_bytes().count(b"\n") if path.exists() else 0
+    return min(1.0, rounds / run.experiment.rounds)

@@ -1,0 +1,129 @@
+"""`nestling reproduce` and `nestling list reproductions` as people and scripts use them."""
+
+import json
+import signal
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from nestling.cli import main
+from tests.processes import LIMIT, call, start, wait_until
+
+QUICK = ["local.epochs=1", "data.max_samples=300", "evaluate.every=1", "evaluate.samples=100", "fleet.per_round=3"]
+PROGRAM = [sys.executable, "-m", "nestling", "reproduce", "digits-demo"]
+
+
+def nestling(capsys, *args):
+    code = main(args)
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of a demo that ran with two seeds."""
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    assert main(["reproduce", "digits-demo", *QUICK, "rounds=2", "--seeds", "2", "--out", str(folder)]) == 0
+    return folder
+
+
+def again(capsys, folder, *more):
+    return nestling(capsys, "reproduce", "digits-demo", *QUICK, "rounds=2", "--seeds", "2", "--out", str(folder), *more)
+
+
+def test_the_demo_leaves_tables_a_figure_and_results(demo):
+    names = {path.name for path in demo.iterdir()} - {".lock"}
+    runs = {"fedavg-large-digits", "heterofl-digits", "fedavg-small-digits"}
+    assert names == runs | {"table.json", "table.md", "table.tex", "figure.svg", "results.json"}
+    table = json.loads((demo / "table.json").read_text())
+    assert [row["label"] for row in table["rows"]] == [["FedAvg, largest"], ["HeteroFL"], ["FedAvg, smallest"]]
+    assert [row["seeds"] for row in table["rows"]] == [[2], [2], [2]]
+    accuracy = table["rows"][0]["cells"][table["columns"].index("Global")]["best"]
+    summaries = [json.loads((demo / f"fedavg-large-digits/seed-{n}/summary.json").read_text()) for n in (0, 1)]
+    assert accuracy["values"] == [summary["best"]["global_accuracy"] for summary in summaries]
+    assert len(json.loads((demo / "results.json").read_text())["runs"]) == 6
+    ElementTree.parse(demo / "figure.svg")  # is well-formed
+
+
+def test_a_finished_one_is_read_and_printed_in_every_format(demo, capsys):
+    before = {path: path.stat().st_mtime_ns for path in demo.rglob("summary.json")}
+    code, out, err = again(capsys, demo)
+    assert (code, err) == (0, "")
+    assert "HeteroFL" in out
+    assert "±" in out
+    code, out, _ = again(capsys, demo, "--format", "markdown")
+    assert out.count("\n| ") == 5
+    code, out, _ = again(capsys, demo, "--format", "latex")
+    assert r"\begin{tabular}{lrrrrrrr}" in out
+    code, out, _ = again(capsys, demo, "--json")
+    assert json.loads(out) == json.loads((demo / "table.json").read_text())
+    assert {path: path.stat().st_mtime_ns for path in demo.rglob("summary.json")} == before
+
+
+def test_a_dry_run_counts_what_is_left_and_writes_nothing(demo, tmp_path, capsys):
+    code, out, _ = again(capsys, demo, "--dry-run", "--json")
+    assert json.loads(out)["total"] == {"finished": 6, "to_run": 0, "client_macs": 0, "bytes": 0, "hours": 0}
+    code, out, _ = again(capsys, tmp_path / "new", "--dry-run", "--json", "--rows", "HeteroFL")
+    told = json.loads(out)
+    assert (code, [row["to_run"] for row in told["runs"]], told["total"]["hours"]) == (0, [2], None)
+    assert told["total"]["client_macs"] > 0
+    assert not (tmp_path / "new").exists()
+    code, out, _ = again(capsys, tmp_path / "new", "--dry-run")
+    assert out.splitlines()[-2].split()[0] == "total"
+
+
+def test_another_machine_goes_on_with_the_results(demo, tmp_path, capsys):
+    folder = tmp_path / "elsewhere"
+    code, out, err = again(capsys, folder, "--results", str(demo / "results.json"), "--json")
+    assert (code, err.startswith("written to")) == (0, True)
+    assert json.loads(out) == json.loads((demo / "table.json").read_text())
+    assert not list(folder.rglob("summary.json"))
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(tmp_path, capsys):
+    for args, sentence in (
+        (["heterofl-table99"], "there is no reproduction 'heterofl-table99'; did you mean"),
+        (["digits-demo", "--scale", "paper"], "digits-demo exists at scale laptop, not at 'paper'"),
+        (["digits-demo", "--rows", "FedSGD"], "digits-demo has no row 'FedSGD'"),
+        (["digits-demo", "rounds=0"], "the setting rounds cannot be 0"),
+        (["digits-demo", "--results", str(tmp_path / "no.json")], "no.json' cannot be read: No such file"),
+    ):
+        code, out, err = nestling(capsys, "reproduce", *args, "--out", str(tmp_path / "out"))
+        assert (code, out) == (2, "")
+        assert sentence in err
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_list_names_every_table_with_what_it_needs(capsys):
+    code, out, _ = nestling(capsys, "list", "reproductions", "--json")
+    listed = {entry["name"]: entry for entry in json.loads(out)}
+    assert code == 0
+    assert listed["heterofl-table1"]["data"] == ["mnist"]
+    assert listed["heterofl-table1"]["scales"]["paper"]["rows"] == 15
+    assert listed["heterofl-table1"]["scales"]["paper"]["client_macs"] > 1e15
+    assert "missing" in listed["fedmorph-figure4"]["rows"][0]["runs"]["paper"]
+    code, out, _ = nestling(capsys, "list", "reproductions", "nefl")
+    assert "NeFL, Table 1 of the preprint" in out
+
+
+@pytest.mark.slow
+def test_a_killed_reproduction_goes_on_to_the_same_table(tmp_path):
+    settings = [*QUICK, "rounds=6", "checkpoint_every=2"]
+    call([*PROGRAM, *settings, "--out", str(tmp_path / "whole")], check=True)
+    with start([*PROGRAM, *settings, "--out", str(tmp_path / "cut")]) as process:
+        second = tmp_path / "cut" / "heterofl-digits" / "seed-0" / "metrics.jsonl"
+        wait_until(lambda: second.exists() and second.read_bytes().count(b"\n") >= 3)
+        process.send_signal(signal.SIGKILL)
+    assert not (second.parent / "summary.json").exists()
+    results = []
+
+    def goes_on():  # when the run whose parent was killed has saved its rounds and released its directory
+        results.append(call([*PROGRAM, *settings, "--out", str(tmp_path / "cut")]))
+        return results[-1].returncode == 0
+
+    wait_until(goes_on, LIMIT)
+    for name in ("table.json", "table.md", "table.tex", "figure.svg"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    whole, cut = (json.loads((tmp_path / name / "results.json").read_text())["runs"] for name in ("whole", "cut"))
+    assert [run | {"seconds": 0} for run in cut] == [run | {"seconds": 0} for run in whole]

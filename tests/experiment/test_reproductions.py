@@ -1,0 +1,199 @@
+"""Definitions of reproductions against presets and papers; runs that are finished, here or elsewhere."""
+
+import json
+import re
+
+import pytest
+
+from nestling.errors import ConfigError, RunError
+from nestling.experiment.presets import PRESETS, about, find
+from nestling.experiment.reproductions import definitions, expected_cost, finished_runs, paper_settings, table_runs
+from nestling.experiment.runner import run
+from nestling.report.reproduction_table import build
+from tests.quick import mostly_slow
+
+ALL = definitions.reproductions()
+PAPERS = [one for one in ALL if one.file != "digits"]
+NOT_YET = re.compile("feddf|ds-fl|fed-et")  # presets of methods that are being added
+
+
+def by_name(tables):
+    return [pytest.param(one, id=one.name) for one in tables]
+
+
+def presets_of(reproduction):
+    return list(dict.fromkeys(name for row in reproduction.rows for name in row.runs.values() if name in PRESETS))
+
+
+def test_names_are_unique_and_begin_with_their_paper():
+    names = [one.name for one in ALL]
+    assert len(set(names)) == len(names)
+    assert {name.partition("-")[0] for name in names} == set(definitions.PAPERS)
+
+
+@pytest.mark.parametrize("reproduction", by_name(ALL))
+def test_rows_name_presets_that_exist(reproduction):
+    scales = [scale for scale in ("laptop", "paper") if scale in reproduction.scales]
+    absent = [
+        name
+        for row in reproduction.rows
+        for preset in row.runs.values()
+        for scale in scales
+        if (name := definitions.preset_at(preset, scale)) not in PRESETS and not NOT_YET.match(name)
+    ]
+    assert not absent
+
+
+@pytest.mark.parametrize("reproduction", by_name(PAPERS))
+def test_presets_have_the_papers_settings_or_the_difference_is_listed(reproduction):
+    names = presets_of(reproduction)
+    for name in names:
+        known = paper_settings.settings_of(reproduction.file, name)
+        assert not [key for key in paper_settings.REQUIRED if key not in known], name
+    unlisted = [one for one in paper_settings.differences(reproduction.file, names) if not one.why]
+    assert not unlisted, [(one.preset, one.sentence) for one in unlisted]
+
+
+def test_a_difference_that_is_not_listed_is_noticed(monkeypatch):
+    name = "heterofl-mnist-iid-a-e"
+    other = PRESETS[name]().with_settings(["local.lr=0.5"])
+    monkeypatch.setattr(paper_settings, "PRESETS", {name: lambda: other})
+    (difference,) = paper_settings.differences("heterofl", [name])
+    assert difference.why == ""
+    assert difference.sentence == "local.lr is 0.5 here, 0.01 by Table 6: not listed"
+
+
+@pytest.mark.parametrize("name", ["heterofl-table1", "heterofl-table2", "heterofl-table7", "heterofl-table8"])
+def test_levels_of_heterofls_rows_are_their_labels(name):
+    for row in definitions.find(name).rows:
+        if "Liang" not in row.name:
+            assert {about(preset)["levels"] for preset in row.runs.values()} == {row.name}
+
+
+def test_the_norms_scaler_and_loss_of_table_5_are_its_labels():
+    norms = {"None": "none", "sBN": "bn", "IN": "in", "GN": "gn", "LN": "ln"}
+    for row in definitions.find("heterofl-table5").rows:
+        mix, norm, scaler, masked = row.label
+        for preset in row.runs.values():
+            experiment = find(preset)
+            assert about(preset)["levels"] == mix
+            assert experiment.model.options["norm"] == norms[norm]
+            assert experiment.options["masked"] == (masked == "✓")
+            assert experiment.options.get("scaler", "N/A") == {"✓": True, "✗": False}.get(scaler, "N/A")
+
+
+@pytest.mark.parametrize("name", mostly_slow(["heterofl-table1", "heterofl-table2", "heterofl-table3"], quick=1))
+def test_parameters_ratio_and_space_of_mixes_are_the_papers(name):
+    reproduction = definitions.find(name)
+    rows = [row for row in reproduction.rows if "Liang" not in row.name]
+    runs = table_runs.table_runs(rows, "paper")
+    experiments = {one.preset: one.experiment for one in runs}
+    table = build(reproduction, rows, "paper", seeds=1, finished={}, experiments=experiments)
+    for row in table.rows:
+        for column, cell in zip(reproduction.columns, row.cells, strict=True):
+            if column.measure in ("ratio", "parameters"):
+                assert cell.text == cell.paper, (row.row.name, column.name)
+            if column.measure == "space":  # Table 3 prints 73.49 where 19,263,486 weights are 73.484 MB
+                assert float(cell.text) == pytest.approx(float(cell.paper), abs=0.011), row.row.name
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(["heterofl-digits", "fedpruned-digits", "nefl-digits", "fjord-digits"], quick=1)
+)
+def test_expected_costs_are_those_of_the_run(name):
+    result = run(find(name).with_settings(["rounds=6", "evaluate.every=6", "evaluate.samples=50"]))
+    expected = expected_cost.run_cost(find(name).with_settings(["rounds=6"]))
+    assert expected.client_macs == pytest.approx(result.summary["client_macs"], rel=0.35)  # levels are drawn
+    assert expected.bytes == pytest.approx(result.summary["bytes_down"] + result.summary["bytes_up"], rel=0.35)
+
+
+@pytest.mark.parametrize("name", mostly_slow(["heterofl-mnist-iid-a-e", "fedmorph-cifar10-vgg16-iid"], quick=1))
+def test_stored_costs_are_those_that_are_measured(monkeypatch, name):
+    stored = expected_cost.run_cost(find(name))
+    assert expected_cost._key(find(name), whole=True) in expected_cost._known()
+    monkeypatch.setattr(expected_cost, "_known", dict)
+    assert expected_cost.run_cost(find(name)) == stored
+
+
+def test_tiers_are_counted_as_they_are_drawn():
+    shares = [level.share for level in expected_cost.level_costs(find("nefl-digits"))]
+    assert shares == pytest.approx([0.15667, 0.20667, 0.27333, 0.20667, 0.15667], abs=1e-4)
+
+
+def test_rows_are_chosen_by_label_and_by_pattern():
+    table5 = definitions.find("heterofl-table5")
+    assert len(table5.select(["a-e/*"])) == 11
+    assert [row.name for row in table5.select(["e/sBN/N/A/✗"])] == ["e/sBN/N/A/✗"]
+    quoted = "FedAvg (Liang et al., 2020)"
+    assert [row.name for row in definitions.find("heterofl-table1").select([quoted, "a,b"])] == ["a", "b", quoted]
+    with pytest.raises(ConfigError, match="heterofl-table1 has no row 'z'"):
+        definitions.find("heterofl-table1").select(["a,z"])
+
+
+def test_what_cannot_be_run_is_refused_in_one_sentence():
+    with pytest.raises(ConfigError, match="digits-demo exists at scale laptop, not at 'paper'"):
+        table_runs.rows_at(definitions.find("digits-demo"), "paper")
+    with pytest.raises(ConfigError, match="the row 'FedAvg' of fedmorph-figure4 cannot be run at scale laptop: the tr"):
+        table_runs.rows_at(definitions.find("fedmorph-figure4"), "laptop")
+    with pytest.raises(ConfigError, match="there is no reproduction 'heterofl-tabel1'; did you mean"):
+        definitions.find("heterofl-tabel1")
+
+
+def test_a_scale_without_presets_is_refused():
+    reproduction = definitions.find("nefl-table9")
+    if definitions.presets_of(reproduction.rows[0], "evening"):
+        pytest.skip("there are evening presets of it")
+    with pytest.raises(ConfigError, match="cannot be run at scale evening: there is no preset"):
+        table_runs.rows_at(reproduction, "evening")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of the demo, and the folder of its reproduction."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    runs = table_runs.table_runs(definitions.find("digits-demo").rows[2:], "laptop", settings=["rounds=1"], folder=folder)
+    run(runs[0].experiment, out=runs[0].folder)
+    return folder, runs
+
+
+def test_results_survive_being_written_and_hold_no_path_of_the_machine(finished, tmp_path):
+    folder, runs = finished
+    (done,) = table_runs.finished_runs(runs, folder, [], "1.2.3").values()
+    finished_runs.write_results(tmp_path / "results.json", [done])
+    assert finished_runs.read_results(tmp_path / "results.json") == {done.key: done}
+    assert done.version == "1.2.3"
+    assert str(folder) not in (tmp_path / "results.json").read_text()
+    assert len((tmp_path / "results.json").read_bytes()) < 5000
+
+
+def test_runs_of_elsewhere_are_not_repeated(finished, tmp_path):
+    folder, runs = finished
+    finished_runs.write_results(tmp_path / "elsewhere.json", table_runs.finished_runs(runs, folder, [], "1").values())
+    moved = [table_runs.TableRun(r.preset, r.seed, r.experiment, tmp_path / "new", r.cost) for r in runs]
+    known = table_runs.finished_runs(moved, tmp_path, [tmp_path / "elsewhere.json"], "2")
+    assert table_runs.run_missing(moved, known, tmp_path, version="2") == {}
+    assert not (tmp_path / "new").exists()
+    assert finished_runs.read_results(tmp_path / "results.json") == known  # and kept, without --results next time
+    assert [one.version for one in known.values()] == ["1"]
+
+
+def test_runs_with_other_settings_are_refused(finished, tmp_path):
+    folder, _ = finished
+    rows = definitions.find("digits-demo").rows[2:]
+    other = table_runs.table_runs(rows, "laptop", settings=["rounds=1", "local.lr=0.2"], folder=folder)
+    with pytest.raises(RunError, match=r"holds fedavg-small-digits \(seed 0\) with other settings \(local.lr\)"):
+        table_runs.finished_runs(other, folder, [], "1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "x"}', '{"format": "nestling-results-1", "runs": [{}]}'])
+def test_files_that_hold_no_results_are_refused(tmp_path, text):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(RunError, match="is not a results.json of 'nestling reproduce'"):
+        finished_runs.read_results(path)
+
+
+def test_damaged_summaries_are_refused(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps({"seed": 0}))
+    with pytest.raises(RunError, match="cannot be read as a finished run"):
+        finished_runs.read_run(tmp_path, "fedavg-digits", "1")
