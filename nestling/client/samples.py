@@ -76,9 +76,11 @@ class Samples:
             inputs, _ = task.prepare(data.batch(part), random, training=True)
             yield data.transform(inputs.to(self._device), None)
 
-    def for_test(self, part: str, start: int, stop: int, most: int) -> Iterator[Batch]:
-        """Yield samples `start` to `stop` of the test or validation set in batches of at most `most`."""
-        data, task = self._data.test if part == "test" else self._data.validation, self._setup.task
+    def for_test(self, part: str | int, start: int, stop: int, most: int) -> Iterator[Batch]:
+        """Yield samples `start` to `stop` of the test set, the validation set or a client, at most `most` at a time."""
+        task = self._setup.task
+        held_out = self._data.test if part == "test" else self._data.validation
+        data = self._data.client(part) if isinstance(part, int) else held_out
         random = torch_stream(self._setup.seed, "mask", part, start)  # the same in every round
         inputs, targets = task.prepare(data.batch(torch.arange(start, stop, device="cpu")), random, training=False)
         size = task.test_batch(inputs, most)

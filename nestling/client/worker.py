@@ -181,7 +181,7 @@ class Worker:
                 submodel = self._submodels.get(job.plan, state)
             return self._answer(submodel, "test", 0, len(self._data.test), job.batch)
 
-    def _answer(self, submodel: Submodel, part: str, start: int, stop: int, most: int) -> Answer:
+    def _answer(self, submodel: Submodel, part: str | int, start: int, stop: int, most: int) -> Answer:
         """Return what the task keeps of a model's output on some test samples."""
         task, method = self._setup.task, self._setup.method
         model = submodel.model.eval()

@@ -189,6 +189,12 @@ def _check(simulation: Simulation) -> None:
             f"select_rows needs a method with a masked loss and nothing private, and a model that gives {classes} "
             f"classes or words: {method.name} with {settings.model.name} is not that"
         )
+    if settings.evaluate.local != "masked" and not setup.task.local_accuracy:
+        raise ConfigError(f"evaluate.local={settings.evaluate.local} has no effect: only classes have a local accuracy")
+    if settings.evaluate.local == "own-data" and setup.private:
+        raise ConfigError(
+            f"evaluate.local=own-data tests the server's model, but clients of {method.name} have their own"
+        )
     if setup.parameters <= setup.user_frozen:
         raise ConfigError("every parameter of the model is frozen (requires_grad=False): there is nothing to train")
     if setup.private | setup.user_frozen >= frozenset(setup.axes.dims) and settings.server.optimizer != "average":

@@ -34,12 +34,12 @@ class NormStatisticsJob:
 
 @dataclass(frozen=True)
 class TestJob:
-    """Run a sub-model on samples `start` to `stop` of the test or validation set, `batch` at a time."""
+    """Run a sub-model on samples `start` to `stop` of the test or validation set, or of a client, `batch` at a time."""
 
     __test__ = False  # pytest collects classes named Test…
 
     plan: Plan
-    part: Literal["test", "validation"]
+    part: Literal["test", "validation"] | int  # the number of a client
     start: int
     stop: int
     batch: int

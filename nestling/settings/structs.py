@@ -248,6 +248,10 @@ class Evaluate(_Settings, frozen=True):
         Clients asked for statistics of the norms (0: all of them).
     norm_batch
         Samples in a batch of those (0: as in training).
+    local
+        What local accuracy is measured on: clients' shares of the test set, predicted among the classes that the
+        client holds (``masked``) or among all of them (``unmasked``, as in HeteroFL's rows without masked loss), or
+        clients' own training samples, predicted among their classes (``own-data``, as in FedRolex).
     """
 
     table: ClassVar[str] = "evaluate."
@@ -257,6 +261,7 @@ class Evaluate(_Settings, frozen=True):
     submodels: bool = True
     norm_clients: Maybe = 0
     norm_batch: Maybe = 0
+    local: Literal["masked", "unmasked", "own-data"] = "masked"
 
 
 class Experiment(_Settings, frozen=True):

@@ -151,7 +151,9 @@ def test_a_scale_without_presets_is_refused():
 def finished(tmp_path_factory):
     """A finished run of the demo, and the folder of its reproduction."""
     folder = tmp_path_factory.mktemp("reproduced")
-    runs = table_runs.table_runs(definitions.find("digits-demo").rows[2:], "laptop", settings=["rounds=1"], folder=folder)
+    runs = table_runs.table_runs(
+        definitions.find("digits-demo").rows[2:], "laptop", settings=["rounds=1"], folder=folder
+    )
     run(runs[0].experiment, out=runs[0].folder)
     return folder, runs
 
@@ -189,7 +191,7 @@ def test_runs_with_other_settings_are_refused(finished, tmp_path):
 def test_files_that_hold_no_results_are_refused(tmp_path, text):
     path = tmp_path / "results.json"
     path.write_text(text)
-    with pytest.raises(RunError, match="is not a results.json of 'nestling reproduce'"):
+    with pytest.raises(RunError, match=r"is not a results.json of 'nestling reproduce'"):
         finished_runs.read_results(path)
 
 

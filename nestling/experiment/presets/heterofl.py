@@ -165,6 +165,6 @@ def _preset(
             milestones=milestones,
             lr_decay=0.1,
         ),
-        evaluate=Evaluate(every=10),
+        evaluate=Evaluate(every=10, local="masked" if masked else "unmasked"),
     )
     return Preset(experiment, f"HeteroFL, {where}")

@@ -74,6 +74,7 @@ def laptop(experiment: Experiment) -> Experiment:
             samples=500 if experiment.method in _PRIVATE else 2000,
             norm_clients=min(5, fleet.clients),
             norm_batch=100,
+            local=experiment.evaluate.local,
         ),
     )
 
