@@ -255,7 +255,8 @@ def _notes(reproduction: Reproduction, scale: Scale, rows: Sequence[TableRow], f
         notes.append(reproduction.note)
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        reason = f"not run, {row.missing}" if row.missing else row.row.note
+        missing = row.row.missing or (row.missing and f"there is no preset at scale {scale}")
+        reason = f"not run, {missing}" if missing else row.row.note
         if reason:
             reasons.setdefault(reason, []).append(row.row.name)
     notes += [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]

@@ -46,13 +46,13 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int
     version: str
     settings: dict[str, Any]
-    final: dict[str, float | None]
-    best: dict[str, float | None]
+    final: dict[str, int | float | None]
+    best: dict[str, int | float | None]
     bytes_down: int
     bytes_up: int
     client_macs: int
     seconds: float
-    curve: dict[str, list[float | None]]
+    curve: dict[str, list[int | float | None]]
 
     @property
     def key(self) -> tuple[str, int]:
@@ -78,7 +78,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
                 curve[name] = [line["evaluation"].get(name) for line in evaluated]
         settings = msgspec.to_builtins(from_file(folder / CONFIG))
         settings["data"]["dir"] = ""  # a folder of this machine
-        return FinishedRun(
+        found = FinishedRun(
             preset,
             summary["seed"],
             version,
@@ -91,6 +91,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
             summary["seconds"],
             curve,
         )
+        return msgspec.json.decode(msgspec.json.encode(found), type=FinishedRun)  # the same as from results.json
     except (ValueError, KeyError, TypeError, OSError) as problem:
         raise RunError(f"{str(folder)!r} cannot be read as a finished run ({first_line(problem)}): remove it") from None
 
@@ -129,5 +130,5 @@ def check_settings(run: FinishedRun, wanted: Experiment, source: str) -> None:
         )
 
 
-def _figures(figures: Mapping[str, Any]) -> dict[str, float | None]:
+def _figures(figures: Mapping[str, Any]) -> dict[str, int | float | None]:
     return {name: value for name, value in figures.items() if name not in _BESIDE}
