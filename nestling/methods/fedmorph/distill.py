@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from nestling.cut.extract import State
 from nestling.data.batches import batches
-from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
-from nestling.kernels.batch_norms import keep_frozen
-from nestling.kernels.seeded_dropout import find_draws, seed_dropout
 from nestling.methods.context import RoundContext
 from nestling.methods.fedmorph.soft_masks import Masks, logistic
-from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
-from nestling.safe_kernels import SafeKernels, guard
+from nestling.methods.parts.server_training import descend, server_draws, trainable, with_any_draws
 
 _TOLERANCE = 0.1  # with a budget, λ grows while the size differs by more than this share, and falls otherwise
 _PENALTY_RATE = 0.01  # the relative change of λ in one step
@@ -112,10 +105,7 @@ def distill(round: RoundContext, masks: Masks, targets: Tensor, start: Distilled
     settings
         The settings of the distillation.
     """
-    try:
-        return _distill(round, masks, targets, start, settings, shared=False)
-    except DrawnInBackward:  # gradient checkpointing: its second forward pass needs PyTorch's own generator
-        return _distill(round, masks, targets, start, settings, shared=True)
+    return with_any_draws(lambda shared: _distill(round, masks, targets, start, settings, shared=shared))
 
 
 def _distill(
@@ -123,13 +113,7 @@ def _distill(
 ) -> Distilled:
     public = round.public
     assert public is not None
-    model = deepcopy(round.setup.model)
-    guard(model, public_batches(round, 1, first=1)[0])
-    seed_dropout(model)
-    model.load_state_dict(dict(start.weights))
-    model.train()
-    keep_frozen(model)
-    make_static(model)
+    model = trainable(round, start.weights)
     weights = {
         name: start.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
         for name, parameter in model.named_parameters()
@@ -146,8 +130,7 @@ def _distill(
         optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(round.seed)
     penalty, goal = start.penalty, settings.budget * float(masks.size({}))
-    everything = find_draws(model, public_batches(round, 2, first=2)[0]).training
-    with drawing(torch.Generator().manual_seed(round.seed), everything=everything, shared=shared):
+    with server_draws(round, model, shared=shared):
         for _ in range(settings.epochs):
             for chosen in batches(torch.arange(len(public)), settings.batch, stream):
                 drawn = {
@@ -158,12 +141,7 @@ def _distill(
                 logits = functional_call(model, masks.apply(weights, drawn), (inputs,))
                 factor = penalty if not goal else penalty * _excess(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + factor * masks.size(drawn)
-                optimizer.zero_grad(set_to_none=True)
-                with no_draws():
-                    loss.backward()
-                if local.clip_norm:
-                    nn.utils.clip_grad_norm_(trained, local.clip_norm, foreach=True)
-                optimizer.step()
+                descend(optimizer, loss, trained, local.clip_norm)
                 if goal:
                     far = abs(_excess(masks, scores, goal)) == 1
                     penalty = max(settings.penalty, penalty * (1 + _PENALTY_RATE if far else 1 - _PENALTY_RATE))
@@ -186,28 +164,3 @@ def _excess(masks: Masks, scores: State, goal: float) -> float:
     """Return how far the size is above the goal, from −1 (too small: units are rewarded) to 1; linear near the goal."""
     size = float(masks.size({name: (value >= 0).float() for name, value in scores.items()}))
     return max(-1.0, min(1.0, (size / goal - 1) / _TOLERANCE))
-
-
-def public_batches(round: RoundContext, size: int, first: int | None = None) -> list[Tensor]:
-    """Return the server's samples, or only the `first` ones, in batches of model inputs."""
-    public = round.public
-    assert public is not None  # `Morph.check` requires it
-    count = len(public) if first is None else min(first, len(public))
-    return [public.transform(public.batch(part)[0], None) for part in batches(torch.arange(count), size)]
-
-
-@torch.no_grad()
-def predictions(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
-    """Return the probabilities, (samples, classes), that a model in evaluation mode predicts for some batches."""
-    model.eval()
-    with SafeKernels():
-        return torch.cat([F.softmax(model(part), -1) for part in parts])
-
-
-def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return the state of a model with the statistics of its norms measured on some batches."""
-    keep_frozen(model)
-    state = model.state_dict()
-    with SafeKernels():
-        measured = mean_statistics([norm_sums(model, parts)])
-    return {name: measured[name].to(value.dtype) if name in measured else value for name, value in state.items()}
