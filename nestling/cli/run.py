@@ -150,7 +150,7 @@ def _print_summary(result: Result, path: Path, as_json: bool) -> None:
     local = f", local {_percent(final['local_accuracy'])}" if "local_accuracy" in final else ""
     sent = amount(summary["bytes_down"] + summary["bytes_up"], BYTES)
     if summary["bytes_setup"]:
-        sent += f" and {amount(summary['bytes_setup'], BYTES)} of frozen weights handed out"
+        sent += f" and {amount(summary['bytes_setup'], BYTES)} once"  # frozen weights, public samples
     out().print(
         f"global {format_metric(final, metrics)}{local}; {sent} sent, "
         f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",

@@ -76,6 +76,11 @@ class LoadedRun:
         full = setup.global_plan(state.method_state)
         plan = full if level == "full" else setup.submodel_plan(simulation.levels[level], state.method_state)
         complete = state.separate_global_model(setup) if plan == full else {}
+        if setup.private and not complete and state.separate_global_model(setup):
+            raise RunError(
+                f"the server of {setup.method.name} has no model of level {level!r}, because clients keep theirs: "
+                "only 'full' can be loaded"
+            )
         with clean_torch(settings.threads, settings.device):
             clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
             tensors = with_norm_statistics(

@@ -110,6 +110,11 @@ class Simulation:
         """What plans cost, and how long rounds take on the devices."""
         return CostMeter(self.setup, self.devices, self.settings.fleet.deadline)
 
+    @property
+    def public_at_clients(self) -> ClientData | None:
+        """The samples without labels that clients have, too; None if the method does not need that."""
+        return self.public if self.setup.method.overriding("public_work") else None
+
     @cached_property
     def levels(self) -> dict[str, float]:
         """The levels whose sub-models are tested, widest first: name → ratio."""

@@ -46,7 +46,8 @@ class Simulator:
         settings, setup = simulation.settings, simulation.setup
         if engine is None:
             device = find_device(settings.device)
-            engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision))
+            public = simulation.public_at_clients
+            engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision, public))
         self.clients = SimulatedClients(simulation, engine, tick)
         self._merge = Merge(setup, ServerState.start(setup))
 

@@ -2,8 +2,9 @@
 
 Global accuracy is that of the global model on the test set. Local accuracy is over clients' shares of the test set,
 each sample predicted among the classes that its client holds, averaged over samples; `Evaluate.local` chooses another
-definition. Where clients have models of their own (private tensors), both are means over those models. Which other
-figures there are is up to the task (`nestling.tasks`).
+definition. Where clients have models of their own (private tensors), both are means over those models; if the server
+has a model, too (DS-FL), global accuracy is that of the server's, and all figures are if `Evaluate.submodels` is off.
+Which other figures there are is up to the task (`nestling.tasks`).
 """
 
 from __future__ import annotations
@@ -50,9 +51,28 @@ def evaluate(
     own_models
         The clients that have a model of their own, if the method has private tensors.
     """
-    if setup.private:
+    server_alone = not settings.submodels and bool(state.separate_global_model(setup))
+    if setup.private and not server_alone:
         own_answers = _ask_own_models(setup, state, clients, own_models, settings)
-        return _measure_own_models(setup, data, own_models, own_answers, levels, masked=settings.local == "masked")
+        masked = settings.local == "masked"
+        own, local = _measure_own_models(setup, data, own_models, own_answers, levels, masked=masked)
+        if state.separate_global_model(setup):  # DS-FL's server has a model, too
+            of_server, _ = _measure_global(setup, state, clients, data, levels={}, settings=settings)
+            own |= {name: value for name, value in of_server.items() if name not in _OF_OWN_MODELS}
+        return own, local
+    return _measure_global(setup, state, clients, data, levels=levels, settings=settings)
+
+
+def _measure_global(
+    setup: Setup,
+    state: ServerState,
+    clients: ClientPool,
+    data: FederatedData,
+    *,
+    levels: Mapping[str, float],
+    settings: Evaluate,
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Test the global model and those cut out of it; return the figures, and the local accuracy of every client."""
     plans = {name: setup.submodel_plan(ratio, state.method_state) for name, ratio in levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = setup.global_plan(state.method_state)
@@ -95,6 +115,9 @@ def evaluate(
         measured = task.measure(answer, data.validation)
         figures |= {f"validation_{name}": value for name, value in measured.items()}
     return figures, local
+
+
+_OF_OWN_MODELS = ("submodels", "worst_submodel", "mean_submodel", "local_accuracy")
 
 
 def score(figures: Mapping[str, Any], metrics: Sequence[Metric]) -> float:

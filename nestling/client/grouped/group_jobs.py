@@ -94,8 +94,7 @@ class Grouping:
         self._possible = (
             setup.accelerate
             and size not in ("off", 1)
-            and not method.overriding("loss")
-            and not method.overriding("finish")
+            and not any(map(method.overriding, ("loss", "finish", "start", "reply")))
             and setup.task.classes > 0
             and not setup.select_rows  # every client has rows of its own
             and device == "cpu"  # nothing was measured elsewhere
