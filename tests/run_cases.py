@@ -18,6 +18,9 @@ from nestling.methods import Part
 from nestling.methods.messages import GroupJob, TrainJob
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
+# Methods whose server needs samples without labels.
+WITH_PUBLIC = ("fedmorph", "fedmorphprox", "feddf", "ds-fl", "fed-et")
+
 
 def small(**changes):
     """Eight clients of three levels, four of them a round, on a narrow net."""

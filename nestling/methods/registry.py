@@ -11,8 +11,11 @@ import msgspec
 from nestling.errors import MethodError, nearest
 from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
+from nestling.methods.ds_fl import ds_fl
 from nestling.methods.fed_dropout import fed_dropout
+from nestling.methods.fed_et import fed_et
 from nestling.methods.fedavg import fedavg
+from nestling.methods.feddf import feddf
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.fedmorphprox import fedmorphprox
@@ -41,6 +44,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "nefl": nefl,
     "fedmorph": fedmorph,
     "fedmorphprox": fedmorphprox,
+    "feddf": feddf,
+    "ds-fl": ds_fl,
+    "fed-et": fed_et,
 }
 
 # The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value.

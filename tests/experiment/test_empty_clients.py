@@ -16,7 +16,7 @@ from nestling.experiment.simulation import Overrides, simulate
 from nestling.methods import names
 from nestling.server.norm_statistics import _choose_clients
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model, ServerSettings
-from tests.run_cases import small, told
+from tests.run_cases import WITH_PUBLIC, small, told
 
 EMPTY = (1, 4, 6)
 
@@ -91,8 +91,9 @@ def test_a_round_of_empty_clients_alone_leaves_the_model_as_it_is():
 
 @pytest.mark.parametrize("method", [name for name in names() if name not in ("nefl", "depthfl")])
 def test_every_method_with_empty_clients(method):
-    data = Data(name="digits", min_samples=0, public_share=0.02 if method.startswith("fedmorph") else 0.0)
+    data = Data(name="digits", min_samples=0, public_share=0.02 if method in WITH_PUBLIC else 0.0)
     options = {"every": 1, "epochs": 1} if method.startswith("fedmorph") else {}
+    options |= {"steps": 4} if method in ("feddf", "fed-et") else {}
     result = run(tiny(method=method, data=data, options=options, rounds=1), partition=shares())
     assert result.rounds[0]["empty"]
 

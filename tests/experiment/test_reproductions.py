@@ -1,7 +1,6 @@
 """Definitions of reproductions against presets and papers; runs that are finished, here or elsewhere."""
 
 import json
-import re
 
 import pytest
 
@@ -14,7 +13,6 @@ from tests.quick import mostly_slow
 
 ALL = definitions.reproductions()
 PAPERS = [one for one in ALL if one.file != "digits"]
-NOT_YET = re.compile("feddf|ds-fl|fed-et")  # presets of methods that are being added
 
 
 def by_name(tables):
@@ -39,7 +37,7 @@ def test_rows_name_presets_that_exist(reproduction):
         for row in reproduction.rows
         for preset in row.runs.values()
         for scale in scales
-        if (name := definitions.preset_at(preset, scale)) not in PRESETS and not NOT_YET.match(name)
+        if (name := definitions.preset_at(preset, scale)) not in PRESETS
     ]
     assert not absent
 

@@ -30,7 +30,7 @@ def test_private_names_are_names_of_the_state(name, net):
     private = setup_of(model, axes, make(name)).private
     assert isinstance(private, frozenset)
     assert private <= set(model.state_dict())
-    if name == "standalone":
+    if name in ("standalone", "ds-fl"):
         assert private == set(model.state_dict())
     elif name == "lg-fedavg":
         assert 0 < len(private) < len(model.state_dict())

@@ -63,6 +63,7 @@ def test_the_papers_choices():
         "fjord",
         "fedmorph",
         "fedmorphprox",
+        "feddf",
     }
     assert {name: method.proximal for name, method in told.items() if method.proximal} == {
         "fedprox": 0.01,

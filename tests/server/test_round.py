@@ -25,7 +25,7 @@ from nestling.server.client_store import _get, _put
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 from tests.harness import rounds_of, train_job, worker_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, small
+from tests.run_cases import WITH_PUBLIC, same_state, small
 
 CLASSES = Data(name="digits", max_samples=400, partition="classes", classes_per_client=3)
 
@@ -36,7 +36,9 @@ def test_every_method_runs_and_tells_the_same_again(method):
     if method in ("nefl", "depthfl"):  # these need residual blocks
         own["model"] = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
         own["options"] = {"variant": "plain"} if method == "depthfl" else {}
-    data = msgspec.structs.replace(CLASSES, public_share=0.2) if "morph" in method else CLASSES
+    if method in ("feddf", "fed-et"):
+        own["options"] = {"steps": 4}
+    data = msgspec.structs.replace(CLASSES, public_share=0.2) if method in WITH_PUBLIC else CLASSES
     results = [run(small(method=method, rounds=2, data=data, group_clients="auto", **own)) for _ in range(2)]
     assert same_state(results[0].state, results[1].state)
     assert json.dumps(results[0].rounds) == json.dumps(results[1].rounds)
