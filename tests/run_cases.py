@@ -21,6 +21,17 @@ from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTr
 # Methods whose server needs samples without labels.
 WITH_PUBLIC = ("fedmorph", "fedmorphprox", "feddf", "ds-fl", "fed-et")
 
+# What makes METHOD-digits of these learn in a few seconds.
+LEARNING = [
+    "fleet.clients=5",
+    "fleet.per_round=5",
+    "fleet.levels=a-c",
+    "model.options.widths=[16, 32, 32]",
+    "rounds=3",
+    "evaluate.every=3",
+    "evaluate.samples=200",
+]
+
 
 def small(**changes):
     """Eight clients of three levels, four of them a round, on a narrow net."""
