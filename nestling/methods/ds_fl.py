@@ -23,6 +23,7 @@ Departures
   its own samples in tests; the server's model has those of the drawn samples.
 - Labels are learned with the settings of local training (optimizer SGD, rate of the round, momentum, weight decay and
   clipping), in `epochs` passes with batches of `batch`. If nobody answered in a round, the next one has no labels.
+- 1,000 samples a round, five passes and batches of 100 are the paper's as far as we know; its text was not at hand.
 - The unlabelled samples are a part of the training set (`data.public_share`), as in the paper; images are learned as
   they are stored, without augmentation.
 """

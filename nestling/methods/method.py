@@ -6,7 +6,7 @@ methods from old ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -170,7 +170,7 @@ class Method:
         rows = {} if who.held is None else round.setup.rows(who.held)
         return Plan({**{name: plan.index(name) for name in plan.runs}, **rows}, plan.blocks, plan.key) if rows else plan
 
-    def public_work(self, setup: Setup, public: ClientData | None) -> PublicWork:
+    def public_work(self, setup: Setup, public: Sized | None) -> PublicWork:
         """Return what a client does in a round with public samples, beside the training of its slice."""
         parts = self.overriding("public_work")
         return parts[0].public_work(setup, 0 if public is None else len(public)) if parts else PublicWork()

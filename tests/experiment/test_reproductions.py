@@ -96,7 +96,7 @@ def test_parameters_ratio_and_space_of_mixes_are_the_papers(name):
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow(["heterofl-digits", "fedpruned-digits", "nefl-digits", "fjord-digits"], quick=1)
+    "name", mostly_slow(["heterofl-digits", "fedpruned-digits", "nefl-digits", "fjord-digits", "ds-fl-digits"], quick=1)
 )
 def test_expected_costs_are_those_of_the_run(name):
     result = run(find(name).with_settings(["rounds=6", "evaluate.every=6", "evaluate.samples=50"]))

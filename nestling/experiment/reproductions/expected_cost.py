@@ -14,8 +14,9 @@ from importlib import resources
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from nestling.axes import trace
+from nestling.axes import AxisMap, trace
 from nestling.cut import plan, submodel
 from nestling.errors import ConfigError
 from nestling.experiment.presets import PRESETS
@@ -23,6 +24,9 @@ from nestling.experiment.reproductions.definitions import SCALES, presets_of, re
 from nestling.fleet import TRAINING, parse_mix
 from nestling.fleet.fleet import TIER_REACH
 from nestling.methods import Setup, make
+from nestling.methods.context import PublicWork
+from nestling.methods.parts.private import Private
+from nestling.methods.standalone import every_tensor
 from nestling.nets import MODELS, build, example
 from nestling.server.cost_meter import CostMeter
 from nestling.settings import Experiment
@@ -85,7 +89,8 @@ def run_cost(experiment: Experiment) -> RunCost:
     """Return about what the clients of a run compute and exchange.
 
     Clients count as holding the same number of samples, and a level of width r as r² of the whole model, which is
-    a little too low for small ones; sub-models of NeFL and DepthFL count as their share of the parameters.
+    a little too low for small ones; sub-models of NeFL and DepthFL count as their share of the parameters. What clients
+    compute and send for unlabelled samples (DS-FL) counts without the statistics of norms.
 
     >>> from nestling.experiment.presets import find
     >>> round(run_cost(find("fedavg-mnist-iid-a")).client_macs / 1e15, 2)
@@ -98,8 +103,10 @@ def run_cost(experiment: Experiment) -> RunCost:
     size *= whole * (1.0 if one_slice is None else one_slice**2)
     parameters, macs = _whole_model(experiment)
     jobs = experiment.rounds * experiment.fleet.per_round
-    trained = samples_per_client(experiment) * experiment.local.epochs * TRAINING
-    return RunCost(jobs * trained * size * macs, 2 * jobs * size * parameters * 4)
+    work = _public_work(experiment)
+    passes = (samples_per_client(experiment) * experiment.local.epochs + work.trained) * TRAINING + work.predicted
+    sent = 0.0 if _keeps_all(experiment) else size * parameters * 4
+    return RunCost(jobs * passes * size * macs, 2 * jobs * (sent + work.bytes_up))
 
 
 def samples_per_client(experiment: Experiment) -> float:
@@ -116,6 +123,22 @@ def samples_per_client(experiment: Experiment) -> float:
         raise ConfigError(f"reproductions know what {known} cost, not {data.name!r}: leave out data.name")
     kept = data.max_samples or _IMAGES[data.name][1]
     return kept * (1 - data.validation - data.public_share) / clients
+
+
+def _public_work(experiment: Experiment) -> PublicWork:
+    """Return what a client does with unlabelled samples in a round."""
+    method, data = make(experiment.method, experiment.options), experiment.data
+    if data.name not in _IMAGES:
+        return PublicWork()
+    _, samples, classes = _IMAGES[data.name]
+    setup = Setup(nn.Module(), AxisMap({}, {}, {}, {}), torch.zeros(2, 1), Classification(classes), method)
+    return method.public_work(setup, range(int((data.max_samples or samples) * data.public_share)))
+
+
+def _keeps_all(experiment: Experiment) -> bool:
+    """Return whether clients keep all tensors to themselves."""
+    parts = make(experiment.method, experiment.options).parts
+    return any(isinstance(part, Private) and part.names is every_tensor for part in parts)
 
 
 def _plan_of(experiment: Experiment) -> object:
