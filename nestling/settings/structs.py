@@ -81,7 +81,8 @@ class Data(_Settings, frozen=True):
         The share of the training set that is kept back to choose the best round on. A text has a validation part of its
         own, which is used where this is above 0.
     public_share
-        The share of the training samples that the server gets, without labels, for methods that need such samples.
+        The share of the training samples that the server gets, without labels, for methods that need such samples; with
+        DS-FL, clients have them, too.
     public_from_test
         Whether the server gets the inputs of the test set instead, as FedMorph's authors do.
     task, loss_positions
