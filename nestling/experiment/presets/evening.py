@@ -19,8 +19,8 @@ What was chosen, and why
   ``-laptop`` presets, halved with the batch. The server gets 5,000 samples and morphs 20 times, every ten rounds, so
   masks take 4,000 steps instead of the paper's 60,000; λ is sixteen times as large and the first network keeps a third
   of the units for the reasons given there (`fedmorph.small`).
-- The servers of FedDF and Fed-ET draw 512 of their 5,000 samples in a round and take ten steps, so that they compute
-  about as much as all clients; Fed-ET's rate is four times its usual one. DS-FL's clients learn 400 labels in two
+- The servers of FedDF and Fed-ET draw 512 of their 5,000 samples in a round and take ten steps, which costs about half
+  as much again as all clients; Fed-ET's rate is four times its usual one. DS-FL's clients learn 400 labels in two
   passes, which costs more than their own samples, so it has 160 rounds; its clients' own models are not tested.
 - Momentum is ours for NeFL, which has none and 500 rounds of five epochs. Weight decay is each paper's own.
 - Models are tested every 32 rounds, on the whole test set; statistics of norms are those of ten clients.
