@@ -78,7 +78,7 @@ def _distilled(method: str) -> Experiment:
 
 _DISTILLED: dict[str, dict[str, Any]] = {
     "feddf": {"steps": 20, "patience": 0, "batch": 64},
-    "ds-fl": {"samples": 200, "epochs": 3, "batch": 20},
+    "ds-fl": {"samples": 100, "epochs": 3, "batch": 20},
     "fed-et": {"steps": 30, "lr": 0.05},
 }
 _MADE: dict[str, Callable[[str], Experiment]] = {
