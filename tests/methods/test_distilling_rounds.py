@@ -19,7 +19,7 @@ from nestling.methods.context import AfterMerge
 from nestling.methods.frozen import frozen_names
 from nestling.methods.parts.plans import PrefixPlan
 from nestling.methods.parts.static_norms import StaticNorms
-from nestling.settings import Data, FleetSettings
+from nestling.settings import Data, FleetSettings, Model
 from nestling.tasks import Regression
 from nestling.upload import Upload
 from tests.experiment.test_resume import Stop
@@ -140,7 +140,7 @@ class Frozen(nn.Sequential):
         self[1].requires_grad_(False)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", mostly_slow(METHODS, quick=1))
 def test_frozen_layers_stay_and_dropout_draws_the_same_again(method):
     torch.manual_seed(0)
     model = Frozen()
@@ -153,7 +153,7 @@ def test_frozen_layers_stay_and_dropout_draws_the_same_again(method):
     assert all(torch.equal(state[name], before[name]) for name in frozen_names(model))
 
 
-@pytest.mark.parametrize("method", ["feddf", "fed-et"])
+@pytest.mark.parametrize("method", mostly_slow(["feddf", "fed-et"], quick=1))
 def test_encoded_uploads_teach_what_arrives(method):
     result = run(distilling(method, rounds=1, upload=Upload(format="topk", fraction=0.5)))
     assert 0 < result.summary["bytes_up"] < result.summary["bytes_down"]
@@ -198,7 +198,16 @@ def test_combinations_and_options_that_make_no_sense_are_refused(method, changes
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["feddf", "fed-et"])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["gn", "none"])
+@pytest.mark.parametrize("method", METHODS)
+def test_models_without_batch_norm_need_no_statistics(method, norm):
+    model = Model(name="cnn", options={"widths": [4, 4], "norm": norm})
+    result = run(distilling(method, rounds=2, model=model))
+    assert 0 <= result.summary["final"]["global_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("method", mostly_slow(["feddf", "fed-et"], quick=1))
 def test_slices_cost_what_they_cost_with_heterofl(method):
     """The server's work is not the clients', and nothing travels but slices."""
     plain = run(distilling(method, rounds=2)).summary

@@ -66,6 +66,7 @@ def test_the_diversity_term_changes_what_the_server_learns():
     assert not same_state(with_it, without)
 
 
+@pytest.mark.slow
 def test_it_learns():
     final = run(find("fed-et-digits").with_settings(LEARNING)).summary["final"]
     assert final["global_accuracy"] > 0.8
