@@ -171,7 +171,7 @@ class LogitExchange(Part):
         steps = self.epochs * len(list(batches(torch.arange(len(chosen)), self.batch)))
         schedule = Schedule(steps, self.batch, partial(_optimizer, local, round.lr), clip_norm=local.clip_norm)
         server = with_public_statistics(round, fit(round, before, objective, schedule, len(chosen)), chosen)
-        return AfterMerge(merged.model, {_LABELS: labels} | with_kind(_SERVER, server))
+        return AfterMerge(merged.model, state | {_LABELS: labels} | with_kind(_SERVER, server))
 
     def global_model(self, setup: Setup, method_state: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """Return the server's model; None before it has learned anything."""

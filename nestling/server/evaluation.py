@@ -25,6 +25,9 @@ from nestling.server.state import ServerState
 from nestling.settings import Evaluate
 from nestling.tasks.task import Answer, Metric
 
+# the figures that are of the clients' own models, where they have some, even if the server has a model
+_OF_OWN_MODELS = ("submodels", "worst_submodel", "mean_submodel", "local_accuracy")
+
 
 def evaluate(
     setup: Setup,
@@ -115,9 +118,6 @@ def _measure_global(
         measured = task.measure(answer, data.validation)
         figures |= {f"validation_{name}": value for name, value in measured.items()}
     return figures, local
-
-
-_OF_OWN_MODELS = ("submodels", "worst_submodel", "mean_submodel", "local_accuracy")
 
 
 def score(figures: Mapping[str, Any], metrics: Sequence[Metric]) -> float:
