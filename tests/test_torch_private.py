@@ -10,12 +10,12 @@ from torch import nn
 
 import nestling
 from nestling import torch_private
-from nestling.client.sgd import Optimizer
 from nestling.cut import means
 from nestling.events import collect
 from nestling.kernels import memory_format as formats
 from nestling.kernels.kn2row import can_be_products
 from nestling.kernels.speed_layers import speed_layers
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 
 CACHES = (torch_private._chosen, torch_private.has_fused_sgd, torch_private.knows_transforms)

@@ -8,12 +8,12 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from nestling.client.sgd import Optimizer
 from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.kernels.device import exact
 from nestling.methods.context import ClientContext
 from nestling.methods.messages import Progress
+from nestling.methods.sgd import Optimizer
 from nestling.tasks.task import Batch
 from nestling.torch_private import foreach_norm
 

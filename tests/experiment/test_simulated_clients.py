@@ -12,7 +12,6 @@ import torch.fx.experimental._config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nestling.client.sgd import Optimizer
 from nestling.client.submodels import build
 from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
@@ -24,6 +23,7 @@ from nestling.experiment.simulator import Simulator
 from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
 from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestJob
+from nestling.methods.sgd import Optimizer
 from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 from tests.harness import engine_of, train_job, worker_of

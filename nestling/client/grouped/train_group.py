@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from nestling.client.samples import GroupBatches
-from nestling.client.sgd import Optimizer
 from nestling.client.train import finite
 from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.messages import Progress
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 from nestling.tasks.task import Batch
 
@@ -190,7 +190,7 @@ def _distances(parameters: Sequence[nn.Parameter], start: Sequence[Tensor]) -> T
 
 
 @torch.no_grad()
-def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
+def _clip(parameters: Sequence[Tensor], limit: float) -> None:
     """Clip the gradient norm of every client to `limit`, as `clip_grad_norm_` does for one."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:

@@ -9,18 +9,20 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from nestling.cut.extract import State
 from nestling.data.batches import batches
-from nestling.draws import DrawnInBackward, drawing, no_draws
+from nestling.draws import DrawnInBackward, drawing
 from nestling.errors import TrainingError
 from nestling.kernels.batch_norms import keep_frozen
 from nestling.kernels.seeded_dropout import find_draws, seed_dropout
 from nestling.methods.context import RoundContext
 from nestling.methods.fedmorph.soft_masks import Masks, logistic
 from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
+from nestling.methods.sgd import Optimizer
 from nestling.safe_kernels import SafeKernels, guard
 
 _TOLERANCE = 0.1  # with a budget, λ grows while the size differs by more than this share, and falls otherwise
@@ -137,13 +139,10 @@ def _distill(
     trained = [value for value in weights.values() if value.requires_grad]
     scores = {name: value.clone().requires_grad_() for name, value in start.scores.items()}
     lr, local = round.lr * settings.lr, round.setup.training
-    groups = [
-        {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
-        {"params": list(scores.values()), "lr": lr * settings.mask_lr, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.SGD(groups, momentum=local.momentum)
+    optimizer = Optimizer(trained, replace(local, optimizer="sgd"), lr, fast=False)
+    masks_optimizer = torch.optim.SGD(scores.values(), lr * settings.mask_lr, local.momentum)
     for name, value in start.momenta.items():
-        optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
+        masks_optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(round.seed)
     penalty, goal = start.penalty, settings.budget * float(masks.size({}))
     everything = find_draws(model, public_batches(round, 2, first=2)[0]).training
@@ -158,12 +157,9 @@ def _distill(
                 logits = functional_call(model, masks.apply(weights, drawn), (inputs,))
                 factor = penalty if not goal else penalty * _excess(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + factor * masks.size(drawn)
-                optimizer.zero_grad(set_to_none=True)
-                with no_draws():
-                    loss.backward()
-                if local.clip_norm:
-                    nn.utils.clip_grad_norm_(trained, local.clip_norm, foreach=True)
-                optimizer.step()
+                masks_optimizer.zero_grad()
+                optimizer.step(loss)  # the gradients of all; clipped are those of the weights
+                masks_optimizer.step()
                 if goal:
                     far = abs(_excess(masks, scores, goal)) == 1
                     penalty = max(settings.penalty, penalty * (1 + _PENALTY_RATE if far else 1 - _PENALTY_RATE))
@@ -172,7 +168,7 @@ def _distill(
         raise TrainingError(
             f"round {round.number}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
         )
-    momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
+    momenta = {name: masks_optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
     return Distilled(
         dict(start.weights) | learned,
         {name: value.detach() for name, value in scores.items()},

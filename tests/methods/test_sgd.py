@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nestling.client.sgd import Optimizer
 from nestling.kernels.fused_sgd import FusedSGD, can_step
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 
 SHAPES = [(3, 4), (5,), (2, 3, 2, 2), ()]
