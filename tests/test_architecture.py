@@ -60,8 +60,8 @@ def test_tests_lie_where_their_modules_lie():
     package, tests = ROOT / "nestling", ROOT / "tests"
     folders = {}  # of every module and package
     for path in package.rglob("*.py"):
-        path = path.parent if path.stem == "__init__" and path.parent != package else path
-        folders.setdefault(path.stem, set()).add(path.parent.relative_to(package))
+        module = path.parent if path.stem == "__init__" and path.parent != package else path
+        folders.setdefault(module.stem, set()).add(module.parent.relative_to(package))
     files = [path.relative_to(tests) for path in tests.rglob("test_*.py")]
     names = Counter(path.stem.removeprefix("test_") for path in files)
     for path in files:
