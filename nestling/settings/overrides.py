@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from nestling.errors import ConfigError, nearest
@@ -20,6 +21,18 @@ def put(data: dict[str, Any], key: str, value: Any) -> None:
     if not isinstance(place, dict):
         raise ConfigError(f"there is no setting {key!r}: {'.'.join(folders)} is a single value")
     place[last] = value
+
+
+def flattened(settings: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names.
+
+    >>> flattened({"seed": 3, "local": {"lr": 0.1}})
+    {'seed': 3, 'local.lr': 0.1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flattened(value, f"{table}{key}.") if isinstance(value, Mapping) else {table + key: value}
+    return flat
 
 
 def as_value(text: str) -> Any:

@@ -289,18 +289,14 @@ def test_another_machine_is_told(tmp_path, monkeypatch):
     assert [event for event in events if event.kind == "another machine"] == []
 
 
-def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
-    run(tiny(rounds=2), out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
-    (tmp_path / "run" / "identity.json").unlink()
-    with collect() as events:
-        resume(tmp_path / "run")
-    assert [event.kind for event in events] == ["no identity"]
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
-    (tmp_path / "whole" / "identity.json").write_text("{")
+def test_a_directory_without_a_whole_identity_is_refused(tmp_path):
+    run(tiny(rounds=1), out=tmp_path / "run")
+    (tmp_path / "run" / "identity.json").write_text("{")
     with pytest.raises(RunError, match=r"identity\.json cannot be read: .*; put back a copy"):
-        resume(tmp_path / "whole")
+        resume(tmp_path / "run")
+    (tmp_path / "run" / "identity.json").unlink()
+    with pytest.raises(RunError, match=r"identity\.json is missing, .*: put back a copy"):
+        resume(tmp_path / "run")
 
 
 def test_named_data_is_recognised(tmp_path):

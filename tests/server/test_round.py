@@ -375,7 +375,7 @@ def test_models_of_ones_own_by_name_and_starts_from_a_file(tmp_path):
     assert set(result.summary["final"]["submodels"]) == {"0.2", "1"}
     named = run(small(method="depthfl", model=Model(name="resnet18-exits", options=options), rounds=2, fleet=fleet))
     assert named.summary["final"] == result.summary["final"]
-    with pytest.raises(NestlingError, match="cannot be found"):
+    with pytest.raises(NestlingError, match="there is no module 'nowhere'"):
         run(small(model=Model(name="nowhere:make")))
     first = run(small(rounds=1), out=tmp_path / "run")
     file = tmp_path / "run" / "model.safetensors"
