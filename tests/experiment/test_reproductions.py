@@ -9,7 +9,7 @@ from nestling.errors import ConfigError, RunError
 from nestling.experiment.presets import PRESETS, about, find
 from nestling.experiment.reproductions import definitions, expected_cost, finished_runs, paper_settings, table_runs
 from nestling.experiment.runner import run
-from nestling.report.reproduction_table import build
+from nestling.report.reproduction_table import _share, build
 from tests.quick import mostly_slow
 
 ALL = definitions.reproductions()
@@ -128,6 +128,61 @@ def test_rows_are_chosen_by_label_and_by_pattern():
     assert [row.name for row in definitions.find("heterofl-table1").select([quoted, "a,b"])] == ["a", "b", quoted]
     with pytest.raises(ConfigError, match="heterofl-table1 has no row 'z'"):
         definitions.find("heterofl-table1").select(["a,z"])
+
+
+def test_columns_choose_the_runs_that_they_need():
+    table = definitions.find("fedrolex-table3")
+    low = table.with_columns(["Low CIFAR-10"])
+    runs = table_runs.table_runs(low.rows, "evening")
+    kinds = {run.preset.split("-cifar10-")[1] for run in runs}
+    assert kinds == {"low-a-b-c-d-e-evening", "low-e-evening", "low-a-evening"}
+    assert [row.name for row in low.rows] == [row.name for row in table.rows]
+    assert [column.name for column in table.with_columns(["Low*, Stack Overflow"]).columns] == [
+        "Low CIFAR-10",
+        "Low CIFAR-100",
+        "Stack Overflow",
+    ]
+    assert table.with_columns([]) == table
+    with pytest.raises(ConfigError, match="fedrolex-table3 has no column 'Low CIFAR-11'; did you mean"):
+        table.with_columns(["Low CIFAR-11"])
+
+
+def test_rows_that_fill_none_of_the_columns_are_left_out():
+    table = definitions.find("fedrolex-table4").with_columns(["High Global"])
+    assert {row.label[0] for row in table.rows} == {"CIFAR-10", "CIFAR-100"}
+    assert table.rows[0].paper == ["38.82 ± 0.88"]
+
+
+def test_costs_beside_a_column_are_those_of_its_runs():
+    table = definitions.find("heterofl-table1").with_columns(["Ratio", "Non-IID Global"])
+    (row,) = table.select(["a-e"])
+    assert row.runs == {"noniid": "heterofl-mnist-noniid-a-e"}
+    runs = table_runs.table_runs([row], "paper")
+    built = build(table, [row], "paper", seeds=1, finished={}, experiments={run.preset: run.experiment for run in runs})
+    assert [cell.text for cell in built.rows[0].cells] == ["0.50", ""]
+
+
+def test_long_curves_keep_some_rounds_with_the_best_and_the_last():
+    lines = [{"round": number} for number in range(1, 201)]
+    kept = [line["round"] for line in finished_runs._few(lines, 123)]
+    assert len(kept) <= finished_runs._MOST_POINTS + 1
+    assert kept == sorted(kept)
+    assert {123, 200} <= set(kept)
+    assert finished_runs._few(lines[:30], 7) == lines[:30]
+    assert finished_runs._few([], None) == []
+
+
+def test_shares_are_taken_until_the_best_round_even_if_the_references_curve_has_not_got_it():
+    def done(rounds, macs, best):
+        curve = {"round": rounds, "bytes_down": macs, "client_macs": macs}
+        return finished_runs.FinishedRun("x", 0, "1", {}, {}, {"round": best}, 1, 1, 1, 1.0, curve)
+
+    pruned, whole = done([4, 7, 8], [40, 70, 90], best=7), done([2, 6, 8], [200, 600, 800], best=8)
+    assert _share("client_macs", pruned, whole, 7) == 70 / 700
+    assert _share("client_macs", pruned, whole, 8) == 90 / 800
+    assert _share("client_macs", whole, pruned, 1) == 100 / 10
+    assert _share("client_macs", pruned, whole, 9) is None
+    assert _share("client_macs", pruned, whole, None) is None
 
 
 def test_what_cannot_be_run_is_refused_in_one_sentence():
