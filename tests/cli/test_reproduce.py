@@ -141,7 +141,7 @@ def test_the_list_names_every_table_with_what_it_needs(capsys):
     assert listed["heterofl-table1"]["scales"]["paper"]["rows"] == 15
     assert listed["heterofl-table1"]["columns"][:2] == ["Ratio", "Parameters"]
     assert listed["heterofl-table1"]["scales"]["paper"]["client_macs"] > 1e15
-    assert "missing" in listed["fedmorph-figure4"]["rows"][0]["runs"]["paper"]
+    assert "there is no preset" in listed["heterofl-table3"]["rows"][0]["runs"]["evening"]["missing"]
     code, out, _ = nestling(capsys, "list", "reproductions", "nefl")
     assert "NeFL, Table 1 of the preprint" in out
 

@@ -3,6 +3,7 @@
 import json
 import re
 
+import msgspec
 import pytest
 
 from nestling.errors import ConfigError, RunError
@@ -188,8 +189,10 @@ def test_shares_are_taken_until_the_best_round_even_if_the_references_curve_has_
 def test_what_cannot_be_run_is_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="digits-demo exists at scale laptop, not at 'paper'"):
         table_runs.rows_at(definitions.find("digits-demo"), "paper")
-    with pytest.raises(ConfigError, match="the row 'FedAvg' of fedmorph-figure4 cannot be run at scale laptop: the tr"):
-        table_runs.rows_at(definitions.find("fedmorph-figure4"), "laptop")
+    demo = definitions.find("digits-demo")
+    drawing = msgspec.structs.replace(demo.rows[0], runs={}, missing="it is a drawing")
+    with pytest.raises(ConfigError, match="'FedAvg, largest' of digits-demo cannot be run at scale laptop: it is a"):
+        table_runs.rows_at(msgspec.structs.replace(demo, rows=[drawing]), "laptop")
     with pytest.raises(ConfigError, match="there is no reproduction 'heterofl-tabel1'; did you mean"):
         definitions.find("heterofl-tabel1")
 
@@ -240,6 +243,26 @@ def test_runs_with_other_settings_are_refused(finished, tmp_path):
     other = table_runs.table_runs(rows, "laptop", settings=["rounds=1", "local.lr=0.2"], folder=folder)
     with pytest.raises(RunError, match=r"holds fedavg-small-digits \(seed 0\) with other settings \(local.lr\)"):
         table_runs.finished_runs(other, folder, [], "1")
+
+
+def test_the_generalization_gap_is_taken_over_the_rounds_since_the_last_test():
+    def line(number, trained, tested=None, averaged=None):
+        networks = {} if averaged is None else {"networks": {"averaged": {"accuracy": averaged}}}
+        figures = {} if tested is None else {"evaluation": {"global_accuracy": tested, **networks}}
+        return {"round": number, "train_accuracy": trained, **figures}
+
+    lines = [line(1, 0.25), line(2, 0.75, 0.25), line(3, None), line(4, 1.0, 0.5, averaged=0.75), line(5, None, 0.5)]
+    figures = [one["evaluation"] for one in finished_runs._evaluated(lines)]
+    assert [one.get("generalization_gap") for one in figures] == [0.25, 0.5, None]
+    assert [one["averaged_accuracy"] for one in figures] == [None, 0.75, None]
+
+
+def test_runs_have_the_gap_and_the_networks_that_figures_draw(tmp_path):
+    run(find("fedmorph-digits").with_settings(["rounds=4", "evaluate.every=2"]), out=tmp_path / "run")
+    done = finished_runs.read_run(tmp_path / "run", "fedmorph-digits", "1")
+    assert done.final.keys() >= {"global_accuracy", "generalization_gap", "averaged_accuracy"}
+    assert [value is None for value in done.curve["averaged_accuracy"]] == [True, False]  # it morphs in round 4
+    assert done.curve["generalization_gap"][-1] == done.final["generalization_gap"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "x"}', '{"format": "nestling-results-1", "runs": [{}]}'])

@@ -23,7 +23,12 @@ PAPERS = ("digits", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of 
 COSTS = ("ratio", "parameters", "flops", "space")
 # What clients received and computed until the best round, over what those of the reference row did (FedMorph).
 SHARES = ("parameters_share", "flops_share")
-MEASURES = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+# What runs measure; the last two follow from their records: how far clients' own samples are ahead of the test set, and
+# FedMorph's network as it is averaged, before a morph.
+MEASURES = (
+    *("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy"),
+    *("generalization_gap", "averaged_accuracy"),
+)
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +111,8 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         As printed.
     figure
         What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``.
+    x_title, log_x
+        The title of the rows' ``x``, and whether its axis is logarithmic.
     reference
         The label of the row of which `SHARES` are shares.
     scales
@@ -123,6 +130,7 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paper: str = ""
     figure: Literal["parameters", "round", "x", "row"] = "row"
     x_title: str = ""
+    log_x: bool = False
     reference: str = ""
     scales: tuple[Scale, ...] = SCALES
     needs: str = ""

@@ -82,8 +82,9 @@ def finished_seeds(rows: Iterable[Row], scale: Scale, folder: Path | None, other
     """Return how many seeds the rows of a table must have for all finished runs to be among them."""
     names = {name for row in rows for name in presets_of(row, scale).values()}
     seeds = [seed for name, seed in _listed(folder, others) if name in names]
-    for name in names if folder else ():
-        done = (path.parent.name.removeprefix("seed-") for path in (folder / name).glob(f"seed-*/{SUMMARY}"))
+    places = [folder / name for name in names] if folder else []
+    for place in places:
+        done = (path.parent.name.removeprefix("seed-") for path in place.glob(f"seed-*/{SUMMARY}"))
         seeds += [int(seed) for seed in done if seed.isdecimal()]
     return max(seeds, default=0) + 1
 
