@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from nestling.data.batches import batches
+from nestling.data.batches import local_batches
 from nestling.errors import TrainingError
 from nestling.kernels.device import exact
 from nestling.methods.context import ClientContext
@@ -54,21 +54,20 @@ def train(
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     classes = True
-    for _ in range(training.epochs):
-        for chosen in batches(samples, training.batch_size, generator):
-            inputs_and_targets = batch(chosen)
-            with optimizer.forward():
-                loss = loss_of(inputs_and_targets)
-            value = loss.value
-            if start:
-                value = value + proximal / 2 * _squared_distance(parameters, start)
-            optimizer.step(value)
-            seen += loss.count
-            total += value.detach() * loss.count
-            if loss.correct is None:
-                classes = False
-            else:
-                correct += loss.correct
+    for chosen in local_batches(samples, training, generator):
+        inputs_and_targets = batch(chosen)
+        with optimizer.forward():
+            loss = loss_of(inputs_and_targets)
+        value = loss.value
+        if start:
+            value = value + proximal / 2 * _squared_distance(parameters, start)
+        optimizer.step(value)
+        seen += loss.count
+        total += value.detach() * loss.count
+        if loss.correct is None:
+            classes = False
+        else:
+            correct += loss.correct
     if not (torch.isfinite(total) and finite(model)):
         raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
     return Progress(seen, total.item(), correct.item() if classes else None)

@@ -16,6 +16,23 @@ from nestling.report.reproduction_formats import latex, markdown
 from nestling.report.reproduction_table import Table, as_json, build
 
 
+def make_table(
+    reproduction: Reproduction,
+    rows: Sequence[Row],
+    scale: Scale,
+    *,
+    seeds: int,
+    finished: Finished,
+    runs: Iterable[TableRun],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return the table of a reproduction; at the paper's scale it notes where settings differ from the paper's."""
+    experiments = {run.preset: run.experiment for run in runs}
+    if scale == "paper":
+        notes = [*notes, *(difference.sentence for difference in differences(reproduction.file, experiments))]
+    return build(reproduction, rows, scale, seeds=seeds, finished=finished, experiments=experiments, notes=notes)
+
+
 def write_files(
     folder: Path,
     reproduction: Reproduction,
@@ -28,10 +45,9 @@ def write_files(
     notes: Sequence[str] = (),
 ) -> Table:
     """Write the table and the figure of a reproduction, from the runs that are finished; return the table."""
+    runs = list(runs)
+    table = make_table(reproduction, rows, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
     experiments = {run.preset: run.experiment for run in runs}
-    if scale == "paper":
-        notes = [*notes, *(difference.sentence for difference in differences(reproduction.file, experiments))]
-    table = build(reproduction, rows, scale, seeds=seeds, finished=finished, experiments=experiments, notes=notes)
     write_whole(folder / "table.json", (json.dumps(as_json(table), indent=2) + "\n").encode())
     write_whole(folder / "table.md", markdown(table).encode())
     write_whole(folder / "table.tex", latex(table).encode())

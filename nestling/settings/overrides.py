@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nestling.errors import ConfigError, nearest
@@ -33,6 +33,18 @@ def flattened(settings: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         flat |= flattened(value, f"{table}{key}.") if isinstance(value, Mapping) else {table + key: value}
     return flat
+
+
+def with_one_amount(local: Any, given: Collection[str]) -> Any:
+    """Return the settings of local training with ``epochs=0`` if only ``steps`` was given, and the other way round.
+
+    >>> with_one_amount({"epochs": 5, "steps": 20}, given=["steps"])
+    {'epochs': 0, 'steps': 20}
+    """
+    for name, other in (("epochs", "steps"), ("steps", "epochs")):
+        if isinstance(local, Mapping) and name in given and other not in given and local[name] != 0:
+            return {**local, other: 0}
+    return local
 
 
 def as_value(text: str) -> Any:

@@ -41,6 +41,20 @@ def test_table_3(name, rate, penalty, ratio, epochs, rounds, clients, batch):
     assert not found.data.public_from_test
 
 
+def test_ablations_change_one_option_of_the_same_row():
+    same = find("fedmorph-cifar10-resnet18-iid")
+    rows = [row for row in ROWS if "Figure" in row.repeats]
+    assert len(rows) == 8
+    for row in rows:
+        option, text = row.name.removeprefix(f"{same.name}-").split("-", 1)
+        key = {"v": "ratio", "lambda": "penalty"}[option]
+        assert row().options == same.options | {key: float(text)}
+        assert msgspec.structs.replace(row(), name=same.name, options=same.options) == same
+        small, base = find(f"{row.name}-laptop"), find(f"{same.name}-laptop")
+        expected = float(text) if key == "ratio" else 16 * float(text)
+        assert small.options == base.options | {key: pytest.approx(expected)}
+
+
 def test_gradients_are_not_clipped():
     assert {row().local.clip_norm for row in ROWS} == {0}
 

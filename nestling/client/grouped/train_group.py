@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from nestling.client.samples import GroupBatches
 from nestling.client.train import finite
-from nestling.data.batches import batches
+from nestling.data.batches import local_batches
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
@@ -101,12 +101,7 @@ def train_group(
     training, lr, proximal
         The settings of local training, this round's learning rate, and FedProx's μ.
     """
-    work = [
-        list(
-            chain.from_iterable(batches(one.samples, training.batch_size, one.shuffle) for _ in range(training.epochs))
-        )
-        for one in members
-    ]
+    work = [list(local_batches(one.samples, training, one.shuffle)) for one in members]
     # members with most steps first: those at the end finish first, and the network gets narrower
     order = sorted(range(len(members)), key=lambda k: -len(work[k]))
     members, work = [members[k] for k in order], [work[k] for k in order]

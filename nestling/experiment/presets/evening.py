@@ -50,6 +50,7 @@ _FEDROLEX = (*((method, "a-b-c-d-e") for method in ("heterofl", "fed-dropout", "
 ROWS = (
     *(f"{method}-{data}-iid-{mix}" for data in ("mnist", "cifar10") for method, mix in _HETEROFL),  # Tables 1 and 2
     *(f"{method}-cifar10-{classes}-{mix}" for classes in ("high", "low") for method, mix in _FEDROLEX),  # Table 3
+    *(f"fedrolex-cifar10-low-{mix}" for mix in ("a1-e9", "a3-e7", "a5-e5")),  # Figure 3: larger ρ exceed the budget
     *(f"{method}-cifar10-iid-resnet18" for method in ("heterofl", "fjord", "depthfl", "nefl")),  # NeFL, Table 1
     *(f"{method}-mnist-resnet8-iid" for method in ("fedavg", "fedpruned", "fedmorph")),  # FedMorph, Table 4
 )

@@ -23,7 +23,12 @@ PAPERS = ("digits", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of 
 COSTS = ("ratio", "parameters", "flops", "space")
 # What clients received and computed until the best round, over what those of the reference row did (FedMorph).
 SHARES = ("parameters_share", "flops_share")
-MEASURES = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+# What runs measure; the last two follow from their records: how far clients' own samples are ahead of the test set, and
+# FedMorph's network as it is averaged, before a morph.
+MEASURES = (
+    *("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy"),
+    *("generalization_gap", "averaged_accuracy"),
+)
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +111,8 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         As printed.
     figure
         What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``.
+    x_title, log_x
+        The title of the rows' ``x``, and whether its axis is logarithmic.
     reference
         The label of the row of which `SHARES` are shares.
     scales
@@ -123,6 +130,7 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paper: str = ""
     figure: Literal["parameters", "round", "x", "row"] = "row"
     x_title: str = ""
+    log_x: bool = False
     reference: str = ""
     scales: tuple[Scale, ...] = SCALES
     needs: str = ""
@@ -152,21 +160,48 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> [row.name for row in find("heterofl-table1").select(["a,a-e"])]
         ['a', 'a-e']
         """
-        chosen: set[str] = set()
-        for pattern in patterns:
-            whole = self._matching(pattern)
-            parts = [pattern] if whole else [part.strip() for part in pattern.split(",")]
-            for part in parts:
-                matches = whole or self._matching(part)
-                if not matches:
-                    known = nearest(part, [row.name for row in self.rows])
-                    raise ConfigError(f"{self.name} has no row {part!r}{known}")
-                chosen |= matches
-        return [row for row in self.rows if row.name in chosen or not chosen]
+        chosen = _chosen(f"{self.name} has no row", [row.name for row in self.rows], patterns)
+        return [row for row in self.rows if row.name in chosen]
 
-    def _matching(self, pattern: str) -> set[str]:
-        names = [row.name for row in self.rows]
+    def with_columns(self, patterns: Iterable[str]) -> Reproduction:
+        """Return this reproduction with the columns whose names are given, as `select` takes rows.
+
+        Rows keep the runs that these columns need; those that need none of them are left out.
+
+        >>> part = find("fedrolex-table3").with_columns(["Low CIFAR-10"])
+        >>> part.rows[3].name, part.rows[3].runs, part.rows[3].paper
+        ('HeteroFL', {'l10': 'heterofl-cifar10-low-a-b-c-d-e'}, ['73.19 ± 1.71'])
+        """
+        chosen = _chosen(f"{self.name} has no column", [column.name for column in self.columns], patterns)
+        places = [place for place, column in enumerate(self.columns) if column.name in chosen]
+        columns = [self.columns[place] for place in places]
+        # costs are known before training: the runs are those of the other columns, if there are any
+        needing = [column for column in columns if column.measure not in COSTS] or columns
+        rows = []
+        for row in self.rows:
+            names = {column.run or next(iter(row.runs), "") for column in needing}
+            runs = {run: preset for run, preset in row.runs.items() if run in names}
+            if runs or row.missing:
+                paper = [row.paper[place] for place in places] if row.paper else []
+                rows.append(msgspec.structs.replace(row, runs=runs, paper=paper))
+        return msgspec.structs.replace(self, columns=columns, rows=rows)
+
+
+def _chosen(complaint: str, names: Sequence[str], patterns: Iterable[str]) -> set[str]:
+    """Return the names that some patterns name, each of which may be several with commas; all without patterns."""
+
+    def matching(pattern: str) -> set[str]:
         return {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
+
+    chosen: set[str] = set()
+    for pattern in patterns:
+        whole = matching(pattern)
+        for part in [pattern] if whole else [part.strip() for part in pattern.split(",")]:
+            matches = whole or matching(part)
+            if not matches:
+                raise ConfigError(f"{complaint} {part!r}{nearest(part, names)}")
+            chosen |= matches
+    return chosen or set(names)
 
 
 def preset_at(name: str, scale: Scale) -> str:

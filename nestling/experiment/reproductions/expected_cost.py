@@ -17,6 +17,7 @@ import torch
 
 from nestling.axes import trace
 from nestling.cut import plan, submodel
+from nestling.data.batches import local_samples
 from nestling.errors import ConfigError
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import SCALES, presets_of, reproductions
@@ -98,8 +99,9 @@ def run_cost(experiment: Experiment) -> RunCost:
     size *= whole * (1.0 if one_slice is None else one_slice**2)
     parameters, macs = _whole_model(experiment)
     jobs = experiment.rounds * experiment.fleet.per_round
-    trained = samples_per_client(experiment) * experiment.local.epochs * TRAINING
-    return RunCost(jobs * trained * size * macs, 2 * jobs * size * parameters * 4)
+    samples, local = samples_per_client(experiment), experiment.local
+    trained = local_samples(local, max(1, round(samples))) if local.steps else local.epochs * samples
+    return RunCost(jobs * trained * TRAINING * size * macs, 2 * jobs * size * parameters * 4)
 
 
 def samples_per_client(experiment: Experiment) -> float:

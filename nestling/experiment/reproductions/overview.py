@@ -36,6 +36,7 @@ def _entry(reproduction: Reproduction) -> dict[str, Any]:
         "data": sorted({experiment.data.name for experiment in presets}),
         "needs": reproduction.needs or None,
         "scales": scales,
+        "columns": [column.name for column in reproduction.columns],
         "rows": [
             {"label": row.label, "runs": {scale: _run(row, scale) for scale in reproduction.scales}}
             for row in reproduction.rows
