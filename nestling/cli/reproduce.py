@@ -89,6 +89,8 @@ def reproduce_command(
         from nestling.report.reproduction_files import make_table, write_files  # noqa: PLC0415
 
         reproduction = find(name).with_columns(columns or [])
+        if not any(setting.startswith("model.weights=") for setting in settings or []):
+            reproduction = reproduction.without_weights()
         chosen = table_runs.rows_at(reproduction, scale, rows or [])
         others = results or []
         finished_only = finished_only or all(column.measure in COSTS for column in reproduction.columns)

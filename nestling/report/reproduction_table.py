@@ -10,6 +10,7 @@ from typing import Any
 from nestling.experiment.reproductions.definitions import (
     COSTS,
     MEASURES,
+    SHARES,
     Column,
     Reproduction,
     Row,
@@ -116,6 +117,9 @@ def build(
         ]
         counts = tuple(len(several) for several in runs.values())
         built.append(TableRow(row, tuple(cells), counts, objection(row, scale)))
+    shares = [column.name for column in reproduction.columns if column.measure in SHARES]
+    if reference and shares and not any(preset in presets_of(reference, scale).values() for preset, _ in finished):
+        notes = [f"{', '.join(shares)}: unknown until the row {reference.name!r} has finished", *notes]
     return Table(reproduction, scale, tuple(built), (*_notes(reproduction, scale, built, finished), *notes))
 
 

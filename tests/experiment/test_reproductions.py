@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import msgspec
 import pytest
@@ -161,6 +162,51 @@ def test_costs_beside_a_column_are_those_of_its_runs():
     runs = table_runs.table_runs([row], "paper")
     built = build(table, [row], "paper", seeds=1, finished={}, experiments={run.preset: run.experiment for run in runs})
     assert [cell.text for cell in built.rows[0].cells] == ["0.50", ""]
+
+
+def test_nefls_baselines_are_its_own_and_those_of_their_authors_stand_beside():
+    starts = {
+        "FjORD": "fjord-nefl-",
+        "FjORD (its authors')": "fjord-c",
+        "DepthFL": "depthfl-c",
+        "DepthFL (norms per sub-model)": "depthfl-nefl-",
+    }
+    for reproduction in (one for one in ALL if one.file == "nefl"):
+        for row in reproduction.rows:
+            start = starts.get(row.label[-1], "")
+            assert all(preset.startswith((start, start.replace("-c", "-s"))) for preset in row.runs.values())
+            assert bool(row.paper) == ("(its" not in row.label[-1] and "(norms" not in row.label[-1])
+
+
+def test_rows_from_weights_are_not_run_without_them():
+    table = definitions.find("nefl-table1")
+    without = table.without_weights()
+    assert {bool(row.runs) for row in without.rows if row.label[0].startswith("Pre-trained")} == {False}
+    assert [row for row in without.rows if row.runs] == [row for row in table.rows if "Pre-" not in row.label[0]]
+    with pytest.raises(ConfigError, match="it starts from pre-trained weights: give them as "):
+        table_runs.rows_at(without, "laptop", ["Pre-trained ResNet18/NeFL (ours)"])
+
+
+def test_results_name_the_file_of_weights_without_its_folder(finished, tmp_path):
+    folder, runs = finished
+    (done,) = table_runs.finished_runs(runs, folder, [], "1").values()
+    for name in ("summary.json", "metrics.jsonl", "config.toml"):
+        shutil.copy(runs[0].folder / name, tmp_path)
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace('weights = ""', 'weights = "/some/where/net.pth"'))
+    found = finished_runs.read_run(tmp_path, done.preset, "1")
+    assert found.settings["model"]["weights"] == "net.pth"
+    finished_runs.check_settings(found, runs[0].experiment.with_settings(["model.weights=/else/where/net.pth"]), "x")
+    with pytest.raises(RunError, match=r"with other settings \(model.weights\)"):
+        finished_runs.check_settings(found, runs[0].experiment, "x")
+
+
+def test_shares_without_their_reference_say_so():
+    table = definitions.find("fedmorph-table4").with_columns(["MNIST*"])
+    rows = table.select(["FedMorph"])
+    experiments = {run.preset: run.experiment for run in table_runs.table_runs(table.rows, "laptop")}
+    notes = build(table, rows, "laptop", seeds=1, finished={}, experiments=experiments).notes
+    assert "MNIST Params, MNIST Flops: unknown until the row 'FedAvg' has finished" in notes
 
 
 def test_long_curves_keep_some_rounds_with_the_best_and_the_last():

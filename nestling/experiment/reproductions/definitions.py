@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -163,6 +163,17 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         chosen = _chosen(f"{self.name} has no row", [row.name for row in self.rows], patterns)
         return [row for row in self.rows if row.name in chosen]
 
+    def without_weights(self) -> Reproduction:
+        """Return this reproduction without the runs that start from pre-trained weights, for want of such.
+
+        >>> objection(find("nefl-table1").without_weights().rows[-1], "paper").partition(":")[0]
+        'it starts from pre-trained weights'
+        """
+        reason = "it starts from pre-trained weights: give them as model.weights=FILE, one call per model"
+        missing: dict[str, Any] = {"runs": {}, "missing": reason}
+        rows = [msgspec.structs.replace(row, **(missing if _from_weights(row) else {})) for row in self.rows]
+        return msgspec.structs.replace(self, rows=rows)
+
     def with_columns(self, patterns: Iterable[str]) -> Reproduction:
         """Return this reproduction with the columns whose names are given, as `select` takes rows.
 
@@ -185,6 +196,10 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 paper = [row.paper[place] for place in places] if row.paper else []
                 rows.append(msgspec.structs.replace(row, runs=runs, paper=paper))
         return msgspec.structs.replace(self, columns=columns, rows=rows)
+
+
+def _from_weights(row: Row) -> bool:
+    return any("-pretrained" in preset for preset in row.runs.values())
 
 
 def _chosen(complaint: str, names: Sequence[str], patterns: Iterable[str]) -> set[str]:

@@ -83,6 +83,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
                 curve[name] = [_short(line["evaluation"].get(name)) for line in shown]
         settings = msgspec.to_builtins(from_file(folder / CONFIG))
         settings["data"]["dir"] = ""  # a folder of this machine
+        settings["model"]["weights"] = Path(settings["model"]["weights"]).name
         found = FinishedRun(
             preset,
             summary["seed"],
@@ -128,7 +129,9 @@ def write_results(path: Path, runs: Iterable[FinishedRun]) -> None:
 def check_settings(run: FinishedRun, wanted: Experiment, source: str) -> None:
     """Raise if a run was made with other settings than those that are wanted now."""
     stored = read(with_new_names(run.settings))
-    other = sorted(changed_settings(stored, wanted).keys() - _MACHINE)
+    name = Path(wanted.model.weights).name  # other machines have the file elsewhere
+    same_file = msgspec.structs.replace(wanted, model=msgspec.structs.replace(wanted.model, weights=name))
+    other = sorted(changed_settings(stored, same_file).keys() - _MACHINE)
     if other:
         raise RunError(
             f"{source} holds {run.preset} (seed {run.seed}) with other settings ({', '.join(other)}): "
