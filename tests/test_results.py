@@ -35,13 +35,13 @@ def test_there_are_results():
 
 @pytest.mark.parametrize("path", by_name(FILES))
 def test_committed_runs_are_runs_of_the_table_with_todays_settings(path, tmp_path):
-    rows = find(path.stem).rows
-    presets = {name for row in rows for scale in SCALES for name in presets_of(row, scale).values()}
+    table = find(path.stem)
+    presets = {name for row in table.rows for scale in SCALES for name in presets_of(row, scale).values()}
     runs = read_results(path)
     assert runs
     for (preset, seed), run in runs.items():
         assert preset in presets
-        check_settings(run, PRESETS[preset]().with_settings([f"seed={seed}"]), path.name)
+        check_settings(run, PRESETS[preset]().with_settings([*table.settings, f"seed={seed}"]), path.name)
         assert run.best["round"] in run.curve["round"]
         assert run.curve["round"][-1] == run.final["round"] == run.settings["rounds"]
     write_results(tmp_path / "again.json", runs.values())

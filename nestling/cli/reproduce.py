@@ -98,7 +98,7 @@ def reproduce_command(
             folder = Path("runs") / name
         if seeds is None:
             seeds = table_runs.finished_seeds(chosen, scale, folder, others) if finished_only else 1
-        changes = [*(settings or []), *([] if data_dir is None else [f"data.dir={data_dir!r}"])]
+        changes = [*reproduction.settings, *(settings or []), *([] if data_dir is None else [f"data.dir={data_dir!r}"])]
         runs = table_runs.table_runs(chosen, scale, seeds=seeds, settings=changes, folder=folder)
         finished = table_runs.finished_runs(runs, folder, others, __version__)
     if dry_run:

@@ -118,6 +118,16 @@ def test_finished_runs_alone_are_shown_and_saved(demo, tmp_path, capsys, monkeyp
     assert f"{saved} holds heterofl-digits (seed 1) with other settings (local.lr)" in err
 
 
+def test_settings_of_a_table_are_those_of_its_runs(tmp_path, capsys):
+    changes = ["data.name=digits", "data.max_samples=200", "rounds=1", "evaluate.norm_clients=1"]
+    args = ["--columns", "High Local", "--rows", "CIFAR-10/Homogeneous (smallest)", "--out", str(tmp_path / "out")]
+    code, out, _ = nestling(capsys, "reproduce", "fedrolex-table4", *changes, *args, "--json")
+    assert code == 0
+    (summary,) = (tmp_path / "out").rglob("summary.json")
+    assert json.loads(summary.read_text())["command"].split()[-1] == "evaluate.local=own-data"
+    assert json.loads(out)["rows"][0]["cells"][0]["best"] is not None
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path, capsys):
     for args, sentence in (
         (["heterofl-table99"], "there is no reproduction 'heterofl-table99'; did you mean"),

@@ -117,6 +117,8 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The label of the row of which `SHARES` are shares.
     scales
         The scales that it exists at.
+    settings
+        What all its runs change in their presets, as on the command line.
     needs, note
         What it needs besides its data; what to know about it.
     """
@@ -133,6 +135,7 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_x: bool = False
     reference: str = ""
     scales: tuple[Scale, ...] = SCALES
+    settings: list[str] = []
     needs: str = ""
     note: str = ""
 
