@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -105,22 +103,24 @@ def reproduce_command(
         _print_cost(runs, finished, as_json)
         return
 
-    def save(to: Callable[..., Table]) -> Table:
+    def save(to: Path | None) -> Table:
         notes = [f"settings changed: {' '.join(settings)}"] if settings else []
-        table = to(reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+        table = make_table(reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+        if to is not None:
+            write_files(to, table, seeds=seeds, finished=finished, runs=runs)
         if save_results is not None:
             write_results(save_results, finished.values())
         return table
 
     failed: dict[Path, NestlingError] = {}
     if finished_only or folder is None:
-        table = save(make_table)
+        table = save(None)
     else:
         with locked(folder):
             try:
                 failed = _run(runs, finished, folder, jobs, __version__)
             finally:
-                table = save(partial(write_files, folder))
+                table = save(folder)
     _print_table(table, None if finished_only else folder, form, as_json)
     if failed:
         path, problem = next(iter(failed.items()))

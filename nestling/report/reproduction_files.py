@@ -33,23 +33,10 @@ def make_table(
     return build(reproduction, rows, scale, seeds=seeds, finished=finished, experiments=experiments, notes=notes)
 
 
-def write_files(
-    folder: Path,
-    reproduction: Reproduction,
-    rows: Sequence[Row],
-    scale: Scale,
-    *,
-    seeds: int,
-    finished: Finished,
-    runs: Iterable[TableRun],
-    notes: Sequence[str] = (),
-) -> Table:
-    """Write the table and the figure of a reproduction, from the runs that are finished; return the table."""
-    runs = list(runs)
-    table = make_table(reproduction, rows, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+def write_files(folder: Path, table: Table, *, seeds: int, finished: Finished, runs: Iterable[TableRun]) -> None:
+    """Write a table in all formats, and its figure from the runs that are finished."""
     experiments = {run.preset: run.experiment for run in runs}
     write_whole(folder / "table.json", (json.dumps(as_json(table), indent=2) + "\n").encode())
     write_whole(folder / "table.md", markdown(table).encode())
     write_whole(folder / "table.tex", latex(table).encode())
     write_whole(folder / "figure.svg", figure(table, finished, experiments, seeds).encode())
-    return table
