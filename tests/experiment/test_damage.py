@@ -13,7 +13,7 @@ from nestling.experiment.simulation import Overrides, simulate
 from nestling.settings import Evaluate
 from nestling.upload import Upload
 from tests.experiment.test_resume import Stop
-from tests.run_cases import tiny, told
+from tests.run_cases import outcome, tiny
 
 ROUNDS = 6
 
@@ -76,18 +76,18 @@ def test_a_flipped_bit_in_the_newest_checkpoint_costs_one_checkpoint(copy, stopp
     (event,) = [event for event in events if event.kind == "checkpoint damaged"]
     assert "round-000005 cannot be read" in event.message
     assert event.message.endswith("the run goes on from round-000004")
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
-@pytest.mark.parametrize("how", ["flip", "remove"])
+@pytest.mark.parametrize("damage", ["flip", "remove"])
 @pytest.mark.parametrize("kind", ["private", "memory"])
-def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, how):
+def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, damage):
     name = belongings(copy, kind, 1)[0].rpartition("/")[2]
-    flip(copy / kind / name) if how == "flip" else (copy / kind / name).unlink()
+    flip(copy / kind / name) if damage == "flip" else (copy / kind / name).unlink()
     with collect() as events:
         resume(copy)
-    assert f"{kind}/{name} {'does not match its checksum' if how == 'flip' else 'is missing'}" in events[0].message
-    assert told(copy) == told(stopped[1])
+    assert f"{kind}/{name} {'does not match its checksum' if damage == 'flip' else 'is missing'}" in events[0].message
+    assert outcome(copy) == outcome(stopped[1])
 
 
 def test_no_flipped_bit_goes_unnoticed(copy):
@@ -108,7 +108,7 @@ def test_what_is_there_of_a_checkpoint_may_be_little(copy, stopped):
     with collect() as events:
         resume(copy)
     assert events[0].kind == "checkpoint damaged"
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
 def test_a_run_that_is_over_mends_itself(tmp_path, stopped):
@@ -117,7 +117,7 @@ def test_a_run_that_is_over_mends_itself(tmp_path, stopped):
     with collect() as events:
         resume(tmp_path / "run")
     assert [event.kind for event in events] == ["checkpoint damaged"]
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])
 
 
 def test_all_damaged_is_refused_and_nothing_is_lost(copy):
@@ -154,7 +154,7 @@ def test_a_run_that_never_saved_starts_over(tmp_path, stopped):
     (folder / "metrics.jsonl").write_bytes(b"".join(lines[:2]))
     (folder / "checkpoints" / ".round-000002").mkdir(parents=True)
     resume(folder)
-    assert told(folder) == told(stopped[1])
+    assert outcome(folder) == outcome(stopped[1])
 
 
 def test_files_of_every_kept_checkpoint_are_kept(copy):
@@ -203,7 +203,7 @@ def test_bytes_after_the_last_whole_line_are_cut_off(tmp_path, stopped, tail, ov
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write(tail)
     resume(tmp_path / "run")
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
@@ -212,10 +212,10 @@ def test_a_damaged_stop_watch_costs_the_time_alone(copy, stopped, content):
     with collect() as events:
         resume(copy)
     assert [event.kind for event in events] == ["stop watch lost"]
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
-def damaged(lines, how):
+def damaged(lines, damage):
     return {
         "shorter": lines[:3],
         "not UTF-8": [lines[0], b"\xff" + lines[1], *lines[2:]],
@@ -223,11 +223,11 @@ def damaged(lines, how):
         "another digit": [lines[0].replace(b'"clients": 2', b'"clients": 3'), *lines[1:]],
         "swapped": [lines[1], lines[0], *lines[2:]],
         "gone": [],
-    }[how]
+    }[damage]
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("damage", "words"),
     [
         ("shorter", "tells of 3 rounds, but the checkpoint of 5"),
         ("not UTF-8", "line 2, is not what round 2 wrote"),
@@ -237,9 +237,9 @@ def damaged(lines, how):
         ("gone", "tells of 0 rounds, but the checkpoint of 5"),
     ],
 )
-def test_other_damage_to_the_record_is_one_sentence(copy, how, words):
+def test_other_damage_to_the_record_is_one_sentence(copy, damage, words):
     path = copy / "metrics.jsonl"
-    lines = damaged(path.read_bytes().splitlines(keepends=True), how)
+    lines = damaged(path.read_bytes().splitlines(keepends=True), damage)
     path.write_bytes(b"".join(lines))
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(RunError, match=rf"metrics\.jsonl.* {words}: put back a copy") as problem:
@@ -254,4 +254,4 @@ def test_a_damaged_summary_is_written_again(tmp_path, stopped):
     with collect() as events:
         resume(tmp_path / "run")
     assert [event.kind for event in events] == ["summary damaged"]
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])

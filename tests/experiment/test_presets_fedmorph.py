@@ -32,13 +32,14 @@ def test_every_row_is_there():
     ],
 )
 def test_table_3(name, rate, penalty, ratio, epochs, rounds, clients, batch):
-    found = find(name)
-    assert (found.local.lr, found.local.epochs, found.rounds, found.fleet.clients) == (rate, epochs, rounds, clients)
-    assert found.options == {"ratio": ratio, "penalty": penalty, "batch": batch}
-    assert (found.local.momentum, found.local.weight_decay, found.local.batch_size) == (0.9, 5e-4, 100)
+    chosen = find(name)
+    local = chosen.local
+    assert (local.lr, local.epochs, chosen.rounds, chosen.fleet.clients) == (rate, epochs, rounds, clients)
+    assert chosen.options == {"ratio": ratio, "penalty": penalty, "batch": batch}
+    assert (local.momentum, local.weight_decay, local.batch_size) == (0.9, 5e-4, 100)
     assert find(f"{name}-top10").upload.fraction == 0.1
-    assert found.data.public_share > 0
-    assert not found.data.public_from_test
+    assert chosen.data.public_share > 0
+    assert not chosen.data.public_from_test
 
 
 def test_ablations_change_one_option_of_the_same_row():
@@ -80,8 +81,8 @@ def test_baselines_keep_as_much(task, ratio):
 
 
 def test_proximal_rows_are_of_mixed_clients():
-    found = find("fedmorphprox-mnist-resnet8-dirichlet")
-    assert (found.data.partition, found.data.alpha, found.local.lr) == ("dirichlet", 0.4, 0.01)
+    chosen = find("fedmorphprox-mnist-resnet8-dirichlet")
+    assert (chosen.data.partition, chosen.data.alpha, chosen.local.lr) == ("dirichlet", 0.4, 0.01)
     assert find("fedmorphprox-cifar10-resnet18-dirichlet").local.lr == 0.05
 
 
