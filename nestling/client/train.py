@@ -68,19 +68,19 @@ def train(
             classes = False
         else:
             correct += loss.correct
-    if not (torch.isfinite(total) and finite(model)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
+    check_finite(total, model)
     return Progress(seen, total.item(), correct.item() if classes else None)
 
 
-def finite(model: nn.Module) -> bool:
-    """Return whether all values of a model are finite.
+def check_finite(losses: Tensor, model: nn.Module) -> None:
+    """Raise unless all losses and all values of a trained model are finite.
 
-    >>> finite(nn.Linear(2, 2))
-    True
+    >>> check_finite(torch.zeros(3), nn.Linear(2, 2))
     """
     tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()]
-    return not tensors or bool(torch.stack(foreach_norm(tensors)).isfinite().all())
+    finite = not tensors or torch.stack(foreach_norm(tensors)).isfinite().all()
+    if not (losses.isfinite().all() and finite):
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
 
 
 def _squared_distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

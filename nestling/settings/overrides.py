@@ -51,9 +51,9 @@ def as_value(text: str) -> Any:
     """Read a value as TOML would, and as plain text where it is not TOML."""
     text = text.strip()
     try:
-        found = tomllib.loads(f"value = {text}")
+        parsed = tomllib.loads(f"value = {text}")
     except RecursionError:
         raise ConfigError(f"the value {shown(text)} is nested too deep") from None
     except ValueError:  # not TOML, or a number with more digits than Python reads
         return text
-    return found["value"] if found.keys() == {"value"} else text  # a line break may not bring in other settings
+    return parsed["value"] if parsed.keys() == {"value"} else text  # a line break may not bring in other settings

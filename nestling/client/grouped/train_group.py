@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from nestling.client.samples import GroupBatches
-from nestling.client.train import finite
+from nestling.client.train import check_finite
 from nestling.data.batches import local_batches
-from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.messages import Progress
@@ -133,8 +132,7 @@ def train_group(
         total[:active] += values * counts
         correct[:active] += hits
     grouped.narrow(len(members))
-    if not (total.isfinite().all() and finite(grouped.net)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
+    check_finite(total, grouped.net)
     sums = zip(seen.tolist(), total.tolist(), correct.tolist(), strict=True)
     return Trained([Progress(int(count), loss, right) for count, loss, right in sums], grouped, order)
 
