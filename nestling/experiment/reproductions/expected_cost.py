@@ -97,7 +97,7 @@ def run_cost(experiment: Experiment) -> RunCost:
     size = sum(share * (ratio if linear else ratio**2) for ratio, share in _shares(experiment).items())
     one_slice = getattr(_plan_of(experiment), "ratio", None)  # that of FedPruned, and FedMorph's first
     size *= whole * (1.0 if one_slice is None else one_slice**2)
-    parameters, macs = _whole_model(experiment)
+    parameters, macs = whole_model(experiment)
     jobs = experiment.rounds * experiment.fleet.per_round
     samples, local = samples_per_client(experiment), experiment.local
     trained = local_samples(local, max(1, round(samples))) if local.steps else local.epochs * samples
@@ -147,8 +147,13 @@ def _key(experiment: Experiment, whole: bool = False) -> str:
     return json.dumps([model.name, model.options, width, data.name, data.resize], sort_keys=True)
 
 
-def _whole_model(experiment: Experiment) -> tuple[int, int]:
-    """Return the parameters and MACs of the model at its whole width, from the file or measured."""
+def whole_model(experiment: Experiment) -> tuple[int, int]:
+    """Return the parameters and MACs of the model at its whole width, from the file or measured.
+
+    >>> from nestling.experiment.presets import find
+    >>> whole_model(find("fedavg-mnist-iid-e"))[0]
+    1556874
+    """
     known, key = _known(), _key(experiment, whole=True)
     if key not in known:
         plain = experiment.with_settings(["method=fedavg", "model.width=1.0"])
@@ -201,7 +206,7 @@ def _write_all() -> None:
     for name in names:
         experiment = PRESETS[name]()
         if _key(experiment, whole=True) not in costs:
-            costs[_key(experiment, whole=True)] = _whole_model(experiment)
+            costs[_key(experiment, whole=True)] = whole_model(experiment)
             lines = [f"{json.dumps(key)}: {json.dumps(cost)}" for key, cost in sorted(costs.items())]
             path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
