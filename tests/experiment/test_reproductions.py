@@ -143,6 +143,14 @@ def test_stored_costs_are_those_that_are_measured(monkeypatch, name):
     assert expected_cost.run_cost(find(name)) == stored
 
 
+def test_expected_hours_count_steps_and_arithmetic():
+    cost = expected_cost.run_cost(find("fedavg-cifar10-iid-e-evening"))
+    assert cost.steps == 256 * 10 * 50
+    assert cost.hours > cost.steps * 5e-4 / 3600  # nearly all of it, as the net is tiny
+    assert cost.hours == pytest.approx(cost.steps * 5e-4 / 3600, rel=0.2)
+    assert expected_cost.run_cost(find("fedavg-cifar10-iid-a-evening")).hours > 5 * cost.hours
+
+
 def test_tiers_are_counted_as_they_are_drawn():
     shares = [level.share for level in expected_cost.level_costs(find("nefl-digits"))]
     assert shares == pytest.approx([0.15667, 0.20667, 0.27333, 0.20667, 0.15667], abs=1e-4)
