@@ -149,6 +149,8 @@ def test_the_list_names_every_table_with_what_it_needs(capsys):
     assert code == 0
     assert listed["heterofl-table1"]["data"] == ["mnist"]
     assert listed["heterofl-table1"]["scales"]["paper"]["rows"] == 15
+    hours = {name: entry["scales"]["laptop"]["hours"] for name, entry in listed.items()}
+    assert 0 < hours["digits-demo"] < 0.1 < hours["heterofl-figure4"]
     assert listed["heterofl-table1"]["columns"][:2] == ["Ratio", "Parameters"]
     assert listed["heterofl-table1"]["scales"]["paper"]["client_macs"] > 1e15
     assert "there is no preset" in listed["heterofl-table3"]["rows"][0]["runs"]["evening"]["missing"]

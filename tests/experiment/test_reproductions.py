@@ -56,6 +56,32 @@ def test_presets_have_the_papers_settings_or_the_difference_is_listed(reproducti
     assert not unlisted, [(one.preset, one.sentence) for one in unlisted]
 
 
+@pytest.mark.parametrize("paper", ["heterofl", "fedrolex", "nefl", "fedmorph"])
+def test_listed_differences_are_those_that_there_are(paper):
+    """A reason that is listed for no preset would excuse the preset that differs tomorrow."""
+    names = {name for one in PAPERS if one.file == paper for name in presets_of(one)}
+    found = {id(one.setting) for name in names for one in paper_settings.differences(paper, [name])}
+    listed = [setting for group in paper_settings._groups(paper) for setting in group.settings if setting.why]
+    assert [setting for setting in listed if id(setting) not in found] == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "change", "key"),
+    [
+        ("heterofl-mnist-iid-a-e", ["fleet.levels=a-d"], "levels"),
+        ("heterofl-mnist-iid-a-e", ["options.masked=false"], "loss"),
+        ("heterofl-mnist-iid-a-e", ["model.options.widths=[32, 64]"], "parameters"),
+        ("fedavg-mnist-iid-e", ["model.width=0.125"], "levels"),
+        ("heterofl-mnist-iid-a-e", ["local.lr_decay=0.2"], "local.lr_decay"),
+    ],
+)
+def test_levels_loss_and_size_of_nets_are_compared(monkeypatch, preset, change, key):
+    other = PRESETS[preset]().with_settings(change)
+    monkeypatch.setattr(paper_settings, "PRESETS", {preset: lambda: other})
+    found = paper_settings.differences("heterofl", [preset])
+    assert key in {one.setting.key for one in found if not one.why}
+
+
 def test_a_difference_that_is_not_listed_is_noticed(monkeypatch):
     name = "heterofl-mnist-iid-a-e"
     other = PRESETS[name]().with_settings(["local.lr=0.5"])
@@ -115,6 +141,14 @@ def test_stored_costs_are_those_that_are_measured(monkeypatch, name):
     assert expected_cost._key(find(name), whole=True) in expected_cost._known()
     monkeypatch.setattr(expected_cost, "_known", dict)
     assert expected_cost.run_cost(find(name)) == stored
+
+
+def test_expected_hours_count_steps_and_arithmetic():
+    cost = expected_cost.run_cost(find("fedavg-cifar10-iid-e-evening"))
+    assert cost.steps == 256 * 10 * 50
+    assert cost.hours > cost.steps * 5e-4 / 3600  # nearly all of it, as the net is tiny
+    assert cost.hours == pytest.approx(cost.steps * 5e-4 / 3600, rel=0.2)
+    assert expected_cost.run_cost(find("fedavg-cifar10-iid-a-evening")).hours > 5 * cost.hours
 
 
 def test_tiers_are_counted_as_they_are_drawn():
