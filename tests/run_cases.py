@@ -71,7 +71,7 @@ def same_state(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def told(folder):
+def outcome(folder):
     """What a run directory tells, apart from what depends on the clock and the machine."""
     summary = json.loads(Path(folder, "summary.json").read_text())
     for name in ("seconds", "events", "workers_lost"):

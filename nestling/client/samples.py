@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nestling.data.array_clients import joined_samples
-from nestling.data.batches import batches
+from nestling.data.batches import batches, local_samples
 from nestling.data.federated import ClientData, FederatedData
 from nestling.errors import TrainingError
 from nestling.methods.context import Setup
@@ -59,7 +59,9 @@ class Samples:
             return indices, partial(self._joined, data, random)
         first = [0, *accumulate(map(len, data))]
         read: Callable[[Tensor], Batch] = partial(self._batch, together, {}, random[0])  # nothing is drawn
-        if self._setup.training.epochs > 1 and together.values <= _MAX_GROUP_VALUES:  # samples are read more than once
+        training = self._setup.training
+        again = any(local_samples(training, len(one)) > len(one) for one in data)  # samples are read more than once
+        if again and together.values <= _MAX_GROUP_VALUES:
             inputs, targets = read(torch.arange(len(together), device="cpu"))
             read = partial(_rows, inputs, targets)
 

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from nestling.client.samples import Samples
-from nestling.client.sgd import half_of
 from nestling.client.submodels import Submodel, Submodels
 from nestling.client.train import train
 from nestling.client.transport import encode_update
@@ -26,6 +25,7 @@ from nestling.events import report
 from nestling.methods.context import ClientContext, Setup
 from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestClientModelJob, TestJob, TrainJob, Update
 from nestling.methods.parts.static_norms import mean_statistics, norm_sums
+from nestling.methods.sgd import half_of
 from nestling.seeds import derive, numpy_stream, torch_stream
 from nestling.settings.structs import Precision
 from nestling.tasks.task import Answer, OutputMask

@@ -80,14 +80,13 @@ class Identity(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def read(cls, folder: Path) -> Identity | None:
-        """Return the identity that a directory records, or None if an earlier version of Nestling recorded none."""
+    def read(cls, folder: Path) -> Identity:
+        """Return the identity that a directory records."""
         path = folder / IDENTITY
         try:
             identity = msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
-            report("no identity", f"{path} is missing: whether this run began with the same settings cannot be checked")
-            return None
+            raise RunError(f"{path} is missing, and it says what this run began with: put back a copy") from None
         except (OSError, msgspec.DecodeError) as problem:
             raise RunError(f"{path} cannot be read: {str(problem).splitlines()[0]}; put back a copy") from None
         if identity.format != _FORMAT:

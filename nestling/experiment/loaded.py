@@ -125,15 +125,13 @@ def load(
         raise RunError(f"{str(path)!r} is not a run directory: it holds no {CONFIG}")
     overrides = Overrides(from_file(path / CONFIG), model, dataset, partition, method, task)
     identity = Identity.read(path)
-    if identity is not None:
-        identity.check_objects(path, describe(overrides), "nestling.load")
+    identity.check_objects(path, describe(overrides), "nestling.load")
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
         simulation = simulate(overrides)
         state = checkpoint.read(path, simulation.setup)
     if state is None:
         raise RunError(f"{str(path)!r} holds no checkpoint yet: no round is done")
-    if identity is not None:
-        identity.check_built(path, simulation, started_over=False)
+    identity.check_built(path, simulation, started_over=False)
     return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state)
 
 

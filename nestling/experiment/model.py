@@ -167,7 +167,7 @@ def _call(factory: Callable[..., Any], name: str, known: Mapping[str, Any], opti
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     """Build a model by name, or by ``module:factory``; options that follow from the data have these as defaults."""
     if ":" in name:
-        model = _call(imported(name, "model", ConfigError), name, data.model_options, options)
+        model = _call(imported(name, ConfigError), name, data.model_options, options)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
         return model

@@ -166,16 +166,14 @@ def resume(
         overrides = Overrides(experiment, model, dataset, partition, method, task)
         objects = describe(overrides)
         identity = Identity.read(folder)
-        first = written if identity is None else identity.began
-        if identity is not None:
-            identity.check_objects(folder, objects)
+        first = identity.began
+        identity.check_objects(folder, objects)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
         with clean_torch(experiment.threads, experiment.device):
             simulation = simulate(overrides)
             state = checkpoint.read(folder, simulation.setup)
-            if identity is not None:
-                identity.check_built(folder, simulation, started_over=state is None)
+            identity.check_built(folder, simulation, started_over=state is None)
             if state is None:
                 _check_never_saved(folder)
                 state = ServerState.start(simulation.setup, folder)
@@ -186,8 +184,7 @@ def resume(
                 if finished is not None:
                     record.start()
                     return Result(finished, record.rounds, state.model, simulation)
-                if identity is not None:
-                    identity.check_machine()
+                identity.check_machine()
                 if experiment != written:
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds

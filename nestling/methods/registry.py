@@ -84,7 +84,7 @@ def make(name: str, options: Mapping[str, Any] | None = None, parts: str = "") -
         raise MethodError(
             f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
         )
-    factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
+    factory = imported(name, MethodError) if ":" in name else METHODS[name]
     known, hints = _options(factory), get_type_hints(_BASES.get(factory, factory)) | get_type_hints(factory)
     converted = {}
     for key, value in (options or {}).items():

@@ -14,6 +14,7 @@ import torch
 from nestling.client.transport import expected_bytes
 from nestling.cut import Cost, Plan, cost
 from nestling.cut.extract import cuts
+from nestling.data.batches import local_samples
 from nestling.data.federated import ClientData
 from nestling.events import report
 from nestling.fleet import TRAINING, Population, round_clock, time_of
@@ -86,7 +87,7 @@ class CostMeter:
     def macs(self, plan: Plan, samples: int) -> int:
         """Return the multiply-accumulates of a client's training in a round: forward, and twice as many backward."""
         training = self._setup.training
-        return self.cost(plan).macs // training.batch_size * TRAINING * training.epochs * samples
+        return self.cost(plan).macs // training.batch_size * TRAINING * local_samples(training, samples)
 
     def bytes_down(self, plan: Plan) -> int:
         """Return the bytes of a slice that are sent to a client: those of all tensors that are shared and trained."""

@@ -165,8 +165,8 @@ def test_heterofl_is_complete():
             whole = [
                 name for name in PRESETS if f"-{data}-{partition}-" in name and name not in {*LAPTOPS, *EVENINGS, *NEFL}
             ]
-            told = [PRESETS[name].repeats for name in whole]
-            tables = [text.split(", ")[1] for text in told if "on model" not in text]
+            listed = [PRESETS[name].repeats for name in whole]
+            tables = [text.split(", ")[1] for text in listed if "on model" not in text]
             assert sum(text.startswith("Table") and text.endswith(table) for text in tables) == 31
             assert sum(name.endswith("-fix") for name in whole) == 10 * 9
             assert tables.count("Table 4") == (13 if partition == "iid" else 0)
@@ -218,13 +218,13 @@ def test_fedrolex_follows_one_source_per_preset_and_names_it(data, rounds):
     assert len(second) == 8
     for preset in named:
         e, local = preset(), preset().local
-        told = (e.rounds, local.lr, local.epochs, local.milestones, local.weight_decay, local.lr_decay)
+        listed = (e.rounds, local.lr, local.epochs, local.milestones, local.weight_decay, local.lr_decay)
         if preset in second:
-            assert told == (800, 0.1, 5, (300, 500), 5e-4, 0.1)
+            assert listed == (800, 0.1, 5, (300, 500), 5e-4, 0.1)
             assert about(e.name)["repeats"].endswith("; settings of HeteroFL's Table 6")
             assert f"{e.name}-laptop" not in PRESETS
         else:
-            assert told == (rounds, 2e-4, 1, (1200,), 1e-3, 0.25)
+            assert listed == (rounds, 2e-4, 1, (1200,), 1e-3, 0.25)
             assert "; settings of the authors' commands, momentum, clipping and batch" in about(e.name)["repeats"]
         assert (local.momentum, local.clip_norm, local.batch_size, e.fleet.assign) == (0.9, 1, 10, "dynamic")
 
@@ -285,9 +285,9 @@ def test_a_name_that_is_none_is_told_its_neighbours(tmp_path):
 
 
 def test_rows_tell_the_same_of_every_preset():
-    told = rows()
-    assert [row["name"] for row in told] == list(PRESETS)
-    assert {tuple(row) for row in told} == {("name", "method", "data", "model", "levels", "rounds", "repeats")}
+    listed = rows()
+    assert [row["name"] for row in listed] == list(PRESETS)
+    assert {tuple(row) for row in listed} == {("name", "method", "data", "model", "levels", "rounds", "repeats")}
     assert about("fedavg-cifar10-noniid-d") == {
         "name": "fedavg-cifar10-noniid-d",
         "method": "fedavg",

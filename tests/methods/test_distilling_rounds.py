@@ -25,7 +25,7 @@ from nestling.upload import Upload
 from tests.experiment.test_resume import Stop
 from tests.harness import rounds_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, tiny, told
+from tests.run_cases import outcome, same_state, tiny
 
 DATA = Data(name="digits", max_samples=120, public_share=0.25)
 QUICK = {
@@ -56,14 +56,14 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", callbacks=[Stop(stop.rounds, stop.jobs)])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(folder)
+    assert outcome(tmp_path / "cut") == outcome(folder)
 
 
 @pytest.mark.slow
 def test_two_workers_change_nothing(tmp_path, whole):
     experiment, folder = whole
     run(experiment.with_settings(["workers=2"]), out=tmp_path / "two")
-    first, other = told(folder), told(tmp_path / "two")
+    first, other = outcome(folder), outcome(tmp_path / "two")
     assert (first[0], first[2]) == (other[0], other[2])
 
 

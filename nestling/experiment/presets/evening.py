@@ -58,10 +58,12 @@ _ENDS = (("fedavg", "e"), ("fedavg", "a"))  # everybody trains the smallest mode
 _HETEROFL = (("heterofl", "a-b-c-d-e"), ("heterofl", "a-e"), *_ENDS)
 _DISTILLING = tuple((method, "a-b-c-d-e") for method in _DISTILLATIONS)
 _FEDROLEX = (*((method, "a-b-c-d-e") for method in ("heterofl", "fed-dropout", "fedrolex")), *_ENDS, *_DISTILLING)
+_NEFL = ("heterofl", "fjord", "fjord-nefl", "depthfl", "depthfl-nefl", "nefl")
 ROWS = (
     *(f"{method}-{data}-iid-{mix}" for data in ("mnist", "cifar10") for method, mix in _HETEROFL),  # Tables 1 and 2
     *(f"{method}-cifar10-{classes}-{mix}" for classes in ("high", "low") for method, mix in _FEDROLEX),  # Table 3
-    *(f"{method}-cifar10-iid-resnet18" for method in ("heterofl", "fjord", "depthfl", "nefl")),  # NeFL, Table 1
+    *(f"fedrolex-cifar10-low-{mix}" for mix in ("a1-e9", "a3-e7", "a5-e5")),  # Figure 3: larger ρ exceed the budget
+    *(f"{method}-cifar10-iid-resnet18" for method in _NEFL),  # NeFL, Table 1
     *(f"{method}-mnist-resnet8-iid" for method in ("fedavg", "fedpruned", "fedmorph")),  # FedMorph, Table 4
 )
 

@@ -78,7 +78,7 @@ def fleets(real_world: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _ablation(data: str, heterogeneity: str) -> Iterator[Preset]:
-    """How clients are weighted, and how far the window moves."""
+    """Yield other weightings of clients, and other steps of the window."""
     for weighting in _WEIGHTINGS:
         name, options = f"{_ALL}-weighting-{weighting}", {"weighting": weighting}
         yield _preset("fedrolex", data, heterogeneity, name, "Appendix A.3", levels=_ALL, options=options)

@@ -18,6 +18,7 @@ from torch import nn
 
 from nestling.axes import AxisMap, trace
 from nestling.cut import plan, submodel
+from nestling.data.batches import local_samples, local_steps
 from nestling.errors import ConfigError
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import SCALES, presets_of, reproductions
@@ -45,6 +46,7 @@ _IMAGES = {
 # Sequences of all clients: WikiText-2's words in windows of 64 (HeteroFL, Table 6); FedRolex, Table 2.
 _SEQUENCES = {"wikitext2": 2_088_628 // 64, "stackoverflow": 135_818_730}
 
+_STEP_SECONDS, _MACS_PER_SECOND = 5e-4, 5e10  # of a step of SGD on one core: a constant, and its arithmetic
 _FILE = "model_costs.json"
 _SHARES_OF_PARAMETERS = ("nefl", "depthfl")  # methods whose levels are not widths
 _levels: dict[str, tuple[int, int]] = {}  # measured in this process
@@ -61,10 +63,16 @@ class LevelCost:
 
 @dataclass(frozen=True)
 class RunCost:
-    """About what all clients of a run compute, and exchange without compression."""
+    """About what all clients of a run compute, in how many steps, and what they exchange without compression."""
 
     client_macs: float
     bytes: float
+    steps: float
+
+    @property
+    def hours(self) -> float:
+        """About how long one core of today takes, without tests of the model; that depends much on the machine."""
+        return (self.steps * _STEP_SECONDS + self.client_macs / _MACS_PER_SECOND) / 3600
 
 
 def level_costs(experiment: Experiment) -> tuple[LevelCost, ...]:
@@ -101,12 +109,16 @@ def run_cost(experiment: Experiment) -> RunCost:
     size = sum(share * (ratio if linear else ratio**2) for ratio, share in _shares(experiment).items())
     one_slice = getattr(_plan_of(experiment), "ratio", None)  # that of FedPruned, and FedMorph's first
     size *= whole * (1.0 if one_slice is None else one_slice**2)
-    parameters, macs = _whole_model(experiment)
+    parameters, macs = whole_model(experiment)
     jobs = experiment.rounds * experiment.fleet.per_round
+    samples, local = samples_per_client(experiment), experiment.local
+    whole_samples = max(1, round(samples))
+    trained = local_samples(local, whole_samples) if local.steps else local.epochs * samples
+    steps = jobs * local_steps(local, whole_samples)
     work = _public_work(experiment)
-    passes = (samples_per_client(experiment) * experiment.local.epochs + work.trained) * TRAINING + work.predicted
+    passes = (trained + work.trained) * TRAINING + work.predicted
     sent = 0.0 if _keeps_all(experiment) else size * parameters * 4
-    return RunCost(jobs * passes * size * macs, 2 * jobs * (sent + work.bytes_up))
+    return RunCost(jobs * passes * size * macs, 2 * jobs * (sent + work.bytes_up), steps)
 
 
 def samples_per_client(experiment: Experiment) -> float:
@@ -168,8 +180,13 @@ def _key(experiment: Experiment, whole: bool = False) -> str:
     return json.dumps([model.name, model.options, width, data.name, data.resize], sort_keys=True)
 
 
-def _whole_model(experiment: Experiment) -> tuple[int, int]:
-    """Return the parameters and MACs of the model at its whole width, from the file or measured."""
+def whole_model(experiment: Experiment) -> tuple[int, int]:
+    """Return the parameters and MACs of the model at its whole width, from the file or measured.
+
+    >>> from nestling.experiment.presets import find
+    >>> whole_model(find("fedavg-mnist-iid-e"))[0]
+    1556874
+    """
     known, key = _known(), _key(experiment, whole=True)
     if key not in known:
         plain = experiment.with_settings(["method=fedavg", "model.width=1.0"])
@@ -222,7 +239,7 @@ def _write_all() -> None:
     for name in names:
         experiment = PRESETS[name]()
         if _key(experiment, whole=True) not in costs:
-            costs[_key(experiment, whole=True)] = _whole_model(experiment)
+            costs[_key(experiment, whole=True)] = whole_model(experiment)
             lines = [f"{json.dumps(key)}: {json.dumps(cost)}" for key, cost in sorted(costs.items())]
             path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

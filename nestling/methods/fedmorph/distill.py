@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from torch.func import functional_call
 
@@ -14,7 +15,8 @@ from nestling.data.batches import batches
 from nestling.errors import TrainingError
 from nestling.methods.context import RoundContext
 from nestling.methods.fedmorph.soft_masks import Masks, logistic
-from nestling.methods.parts.server_training import descend, server_draws, trainable, with_any_draws
+from nestling.methods.parts.server_training import server_draws, trainable, with_any_draws
+from nestling.methods.sgd import Optimizer
 
 _TOLERANCE = 0.1  # with a budget, λ grows while the size differs by more than this share, and falls otherwise
 _PENALTY_RATE = 0.01  # the relative change of λ in one step
@@ -121,13 +123,10 @@ def _distill(
     trained = [value for value in weights.values() if value.requires_grad]
     scores = {name: value.clone().requires_grad_() for name, value in start.scores.items()}
     lr, local = round.lr * settings.lr, round.setup.training
-    groups = [
-        {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
-        {"params": list(scores.values()), "lr": lr * settings.mask_lr, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.SGD(groups, momentum=local.momentum)
+    optimizer = Optimizer(trained, replace(local, optimizer="sgd"), lr, fast=False)
+    masks_optimizer = torch.optim.SGD(scores.values(), lr * settings.mask_lr, local.momentum)
     for name, value in start.momenta.items():
-        optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
+        masks_optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(round.seed)
     penalty, goal = start.penalty, settings.budget * float(masks.size({}))
     with server_draws(round, model, shared=shared):
@@ -141,7 +140,9 @@ def _distill(
                 logits = functional_call(model, masks.apply(weights, drawn), (inputs,))
                 factor = penalty if not goal else penalty * _excess(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + factor * masks.size(drawn)
-                descend(optimizer, loss, trained, local.clip_norm)
+                masks_optimizer.zero_grad()
+                optimizer.step(loss)  # the gradients of all; clipped are those of the weights
+                masks_optimizer.step()
                 if goal:
                     far = abs(_excess(masks, scores, goal)) == 1
                     penalty = max(settings.penalty, penalty * (1 + _PENALTY_RATE if far else 1 - _PENALTY_RATE))
@@ -150,7 +151,7 @@ def _distill(
         raise TrainingError(
             f"round {round.number}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
         )
-    momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
+    momenta = {name: masks_optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
     return Distilled(
         dict(start.weights) | learned,
         {name: value.detach() for name, value in scores.items()},

@@ -15,8 +15,8 @@ from nestling.upload.reader import Reader
 from tests.upload.upload_cases import FLOATS, FORMATS, LAWS, bits, changes, plain_topk, settings_of, tensor_of
 
 
-def there_and_back(change, how, seed=0):
-    return decode(encode(change, how, seed=seed), change)
+def there_and_back(change, options, seed=0):
+    return decode(encode(change, options, seed=seed), change)
 
 
 # ---- all formats
@@ -24,18 +24,18 @@ def there_and_back(change, how, seed=0):
 
 @LAWS
 @given(changes(), settings_of(), st.integers(0, 3))
-def test_names_shapes_dtypes_and_whatever_is_not_floating_point_survive(change, how, seed):
-    data = encode(change, how, seed=seed)
-    assert data == encode(dict(reversed(change.items())), how, seed=seed)  # whatever the order
-    found = decode(data, {name: tensor.to("meta") for name, tensor in change.items()})
-    assert list(found) == list(change)
+def test_names_shapes_dtypes_and_whatever_is_not_floating_point_survive(change, options, seed):
+    data = encode(change, options, seed=seed)
+    assert data == encode(dict(reversed(change.items())), options, seed=seed)  # whatever the order
+    actual = decode(data, {name: tensor.to("meta") for name, tensor in change.items()})
+    assert list(actual) == list(change)
     for name, tensor in change.items():
-        assert (found[name].shape, found[name].dtype) == (tensor.shape, tensor.dtype)
+        assert (actual[name].shape, actual[name].dtype) == (tensor.shape, tensor.dtype)
         if not tensor.is_floating_point():
-            assert bits(found[name]) == bits(tensor)
+            assert bits(actual[name]) == bits(tensor)
         else:
-            assert torch.isfinite(found[name]).all()
-            assert (found[name][tensor == 0] == 0).all() or how.format == "1-bit"
+            assert torch.isfinite(actual[name]).all()
+            assert (actual[name][tensor == 0] == 0).all() or options.format == "1-bit"
 
 
 @LAWS
@@ -48,11 +48,11 @@ def test_dense_is_every_bit(change):
 
 @LAWS
 @given(changes(dtypes=[torch.float32, torch.float64]), settings_of(["dense", "topk", "8-bit", "1-bit", "topk-1bit"]))
-def test_what_arrived_once_arrives_again_unchanged(change, how):
-    how = msgspec.structs.replace(how, rounding="nearest")
-    once = there_and_back(change, how)
-    again = there_and_back(once, how)
-    if how.format == "8-bit":  # a step below the normal range may be lost
+def test_what_arrived_once_arrives_again_unchanged(change, options):
+    options = msgspec.structs.replace(options, rounding="nearest")
+    once = there_and_back(change, options)
+    again = there_and_back(once, options)
+    if options.format == "8-bit":  # a step below the normal range may be lost
         steps = {name: t.abs().max() if t.numel() else 0 for name, t in change.items()}
         once = {name: t for name, t in once.items() if steps[name] > 1e3 * torch.finfo(t.dtype).tiny}
     assert all(torch.equal(tensor, again[name]) for name, tensor in once.items())
@@ -61,8 +61,8 @@ def test_what_arrived_once_arrives_again_unchanged(change, how):
 @pytest.mark.parametrize("format", FORMATS)
 def test_tensors_need_not_be_contiguous_nor_free_of_gradients(format):
     whole = torch.randn(6, 8, requires_grad=True)
-    how = Upload(format=format, fraction=0.3)
-    assert encode({"w": whole.t()[::2]}, how) == encode({"w": whole.detach().t()[::2].contiguous()}, how)
+    options = Upload(format=format, fraction=0.3)
+    assert encode({"w": whole.t()[::2]}, options) == encode({"w": whole.detach().t()[::2].contiguous()}, options)
 
 
 # ---- Top-K
@@ -71,9 +71,9 @@ def test_tensors_need_not_be_contiguous_nor_free_of_gradients(format):
 @LAWS
 @given(changes(), st.sampled_from([0.001, 0.1, 0.25, 0.5, 1.0]), st.sampled_from(["global", "tensor"]))
 def test_topk_keeps_the_largest_to_the_bit_and_nothing_else(change, share, scope):
-    found = there_and_back(change, Upload(format="topk", fraction=share, scope=scope))
+    actual = there_and_back(change, Upload(format="topk", fraction=share, scope=scope))
     for name, kept in plain_topk(change, share, scope).items():
-        flat, sent = change[name].flatten(), found[name].flatten()
+        flat, sent = change[name].flatten(), actual[name].flatten()
         assert set(sent.nonzero().flatten().tolist()) == kept
         places = torch.tensor(sorted(kept), dtype=torch.long)
         assert bits(sent[places]) == bits(flat[places])
@@ -90,9 +90,9 @@ def test_all_of_it_is_dense(change):
 
 def test_of_equal_values_the_first_are_kept():
     change = {"a": torch.ones(5), "b": -torch.ones(5, dtype=torch.float64)}
-    found = there_and_back(change, Upload(format="topk", fraction=0.7))
-    assert found["a"].tolist() == [1, 1, 1, 1, 1]
-    assert found["b"].tolist() == [-1, -1, 0, 0, 0]
+    actual = there_and_back(change, Upload(format="topk", fraction=0.7))
+    assert actual["a"].tolist() == [1, 1, 1, 1, 1]
+    assert actual["b"].tolist() == [-1, -1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.25])
@@ -109,8 +109,8 @@ def test_tensors_of_different_density_are_coded_each_in_its_own_way():
     generator = torch.Generator().manual_seed(1)
     change = {"large": torch.randn(4000, generator=generator) * 100, "small": torch.randn(96_000, generator=generator)}
     even = {"w": torch.cat(list(change.values()))[torch.randperm(100_000, generator=generator)]}
-    how = Upload(format="topk", fraction=0.05)
-    assert len(encode(change, how)) < len(encode(even, how)) - 1500
+    options = Upload(format="topk", fraction=0.05)
+    assert len(encode(change, options)) < len(encode(even, options)) - 1500
 
 
 @LAWS
@@ -140,10 +140,10 @@ def test_the_code_of_places_bit_by_bit():
 @LAWS
 @given(changes(dtypes=FLOATS), st.sampled_from(["8-bit", "topk-8bit"]), st.booleans())
 def test_8_bits_are_within_half_a_step(change, format, stochastic):
-    how = Upload(format=format, fraction=1.0, rounding="stochastic" if stochastic else "nearest")
-    found = there_and_back(change, how)
+    options = Upload(format=format, fraction=1.0, rounding="stochastic" if stochastic else "nearest")
+    actual = there_and_back(change, options)
     for name in (name for name, tensor in change.items() if tensor.numel()):
-        value, sent, limits = change[name].double(), found[name].double(), torch.finfo(change[name].dtype)
+        value, sent, limits = change[name].double(), actual[name].double(), torch.finfo(change[name].dtype)
         step = value.abs().max() / 127
         own = value.abs().max() * limits.eps / 2 + limits.smallest_normal * limits.eps  # rounding of the tensor's dtype
         assert ((sent - value).abs() <= step * (1 if stochastic else 0.5) * (1 + 1e-12) + own).all()
@@ -152,11 +152,15 @@ def test_8_bits_are_within_half_a_step(change, format, stochastic):
 
 def test_stochastic_rounding_is_right_in_the_mean_and_drawn_from_the_seed():
     value = torch.linspace(-1, 1, 501, dtype=torch.float64)
-    how = Upload(format="8-bit", rounding="stochastic")
-    draws = torch.stack([there_and_back({"w": value}, how, seed)["w"] for seed in range(400)])
+    options = Upload(format="8-bit", rounding="stochastic")
+    draws = torch.stack([there_and_back({"w": value}, options, seed)["w"] for seed in range(400)])
     assert (draws.mean(0) - value).abs().max() < 5 * (1 / 127) / 2 / 20  # five standard errors
     assert draws.std(0).max() > 0.4 / 127
-    assert encode({"w": value}, how, seed=1) == encode({"w": value}, how, seed=1) != encode({"w": value}, how, seed=2)
+    assert (
+        encode({"w": value}, options, seed=1)
+        == encode({"w": value}, options, seed=1)
+        != encode({"w": value}, options, seed=2)
+    )
     nearest = there_and_back({"w": value}, Upload(format="8-bit"))["w"]
     assert (nearest - value).abs().max() <= 0.5 / 127 * (1 + 1e-12)
 
@@ -227,8 +231,8 @@ def test_settings_that_cannot_be(given, words):
 
 
 def test_settings_are_a_table_of_toml():
-    how = Upload(format="topk-8bit", fraction=0.25, scope="tensor", rounding="stochastic", feedback=True)
-    assert msgspec.convert(msgspec.to_builtins(how), Upload) == how
+    options = Upload(format="topk-8bit", fraction=0.25, scope="tensor", rounding="stochastic", feedback=True)
+    assert msgspec.convert(msgspec.to_builtins(options), Upload) == options
     assert msgspec.convert({}, Upload) == Upload()
 
 

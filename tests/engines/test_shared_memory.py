@@ -25,14 +25,14 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8
 
 @pytest.fixture(scope="module")
 def engine():
-    made = LocalEngine(engine_jobs.make, 2)
-    yield made
-    made.close()
+    own = LocalEngine(engine_jobs.make, 2)
+    yield own
+    own.close()
 
 
 def values(engine, jobs):
-    found = {result.index: result.value for result in engine.work(jobs)}
-    return [found[index] for index in range(len(jobs))]
+    received = {result.index: result.value for result in engine.work(jobs)}
+    return [received[index] for index in range(len(jobs))]
 
 
 def ours():
@@ -47,9 +47,9 @@ def descriptors():
 def test_jobs_find_the_value_itself(engine):
     state = {"weight": torch.randn(300, 300), "steps": torch.tensor(7)}
     shared = engine.share(state)
-    for found in values(engine, [("echo", [shared, shared, k]) for k in range(4)]):
-        assert torch.equal(found[0]["weight"], state["weight"])
-        assert torch.equal(found[1]["steps"], state["steps"])
+    for received in values(engine, [("echo", [shared, shared, k]) for k in range(4)]):
+        assert torch.equal(received[0]["weight"], state["weight"])
+        assert torch.equal(received[1]["steps"], state["steps"])
 
 
 def test_a_job_may_hold_several_shared_values_each_of_them_often(engine):
@@ -57,8 +57,8 @@ def test_a_job_may_hold_several_shared_values_each_of_them_often(engine):
     one, two = (torch.full((300, 300), float(k)) for k in (1, 2))
     here, there = engine.share(one), engine.share(two)
     assert len(packing.dump([here, there, here, there, here]).shared) == 2
-    for found in values(engine, [("echo", [here, there, here, k]) for k in range(4)]):
-        assert [float(part.mean()) for part in found[:3]] == [1.0, 2.0, 1.0]
+    for received in values(engine, [("echo", [here, there, here, k]) for k in range(4)]):
+        assert [float(part.mean()) for part in received[:3]] == [1.0, 2.0, 1.0]
 
 
 def test_a_job_carries_only_the_place_of_what_is_shared(engine):
@@ -95,8 +95,8 @@ def test_memory_is_free_when_nobody_holds_the_value(engine):
 
 def test_a_job_whose_worker_died_finds_the_value_again(engine, tmp_path):
     shared = engine.share(torch.ones(100_000))
-    found = values(engine, [("die_then_sum", tmp_path / "log", shared), ("echo", 1)])
-    assert found == [100_000.0, 1]
+    received = values(engine, [("die_then_sum", tmp_path / "log", shared), ("echo", 1)])
+    assert received == [100_000.0, 1]
 
 
 @pytest.mark.slow
@@ -145,18 +145,18 @@ def test_no_room_is_one_sentence(engine):
 
 
 def test_what_workers_cannot_be_made_from_is_one_sentence():
-    made = LocalEngine(lambda: abs, 2)
+    own = LocalEngine(lambda: abs, 2)
     for _ in range(2):
         with pytest.raises(RunError, match="cannot be sent to worker processes"):
-            list(made.work([1]))
+            list(own.work([1]))
 
 
 @given(parts=st.lists(st.binary(max_size=200), max_size=5))
 @settings(deadline=None)
 def test_blocks_give_back_what_was_written(parts):
     block = Block.of([memoryview(part) for part in parts])
-    found = block.read([len(part) for part in parts])
-    assert [bytes(part) for part in found] == parts
+    received = block.read([len(part) for part in parts])
+    assert [bytes(part) for part in received] == parts
 
 
 @st.composite
@@ -175,8 +175,8 @@ def tensors(draw):
 def test_tensors_arrive_bit_for_bit_and_laid_out_as_they_were(sent):
     message = packing.dump(sent)
     block = Block.of(message.arrays)
-    found = packing.load(message.body, block.read([array.nbytes for array in message.arrays]))
-    for one, other in zip(sent, found, strict=True):
+    received = packing.load(message.body, block.read([array.nbytes for array in message.arrays]))
+    for one, other in zip(sent, received, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert other.stride() == one.clone().stride()  # PyTorch's own copy, without gaps
         assert torch.equal(one, other)
@@ -187,15 +187,15 @@ def test_models_stay_whole():
     net[2].weight = net[0].weight
     net[0].bias.requires_grad_(False)
     message = packing.dump(net)
-    found = packing.load(message.body, [bytearray(array) for array in message.arrays])
-    assert found[2].weight is found[0].weight
-    assert [p.requires_grad for p in found.parameters()] == [p.requires_grad for p in net.parameters()]
+    received = packing.load(message.body, [bytearray(array) for array in message.arrays])
+    assert received[2].weight is received[0].weight
+    assert [p.requires_grad for p in received.parameters()] == [p.requires_grad for p in net.parameters()]
     inputs = torch.randn(5, 3)
-    assert torch.equal(found(inputs), net(inputs))
+    assert torch.equal(received(inputs), net(inputs))
 
 
 def test_memory_of_others_is_read_without_a_warning():
     message = packing.dump(torch.arange(3.0))
     (array,) = message.arrays
-    found = packing.load(message.body, [memoryview(bytes(array))])
-    assert found.tolist() == [0, 1, 2]
+    received = packing.load(message.body, [memoryview(bytes(array))])
+    assert received.tolist() == [0, 1, 2]

@@ -324,8 +324,8 @@ def test_comparisons_tell_failed_runs_from_bad_input(place, nestling, monkeypatc
         return failed
 
     monkeypatch.setattr(many, "run_sweep", run_sweep)
-    found, err = nestling("compare", "base.toml", setting, "local.clip_norm=0", "--out", "compared", "--no-report")
-    assert found == code
+    actual, err = nestling("compare", "base.toml", setting, "local.clip_norm=0", "--out", "compared", "--no-report")
+    assert actual == code
     assert "failed: " in err
 
 

@@ -87,10 +87,10 @@ def test_slices_are_models_that_run(name, net):
 @given(SIZES, RATIOS, st.integers(1, 60), st.integers(0, 30), st.integers(0, 9))
 def test_the_window_starts_one_step_further_each_round_and_wraps_around(sizes, ratio, round, step, client):
     axes = axes_of(*sizes)
-    found = kept(plan_of(make("fedrolex", {"step": step}), axes, ratio, round, client), axes)
+    actual = kept(plan_of(make("fedrolex", {"step": step}), axes, ratio, round, client), axes)
     for axis, size in axes.axes.items():
         start = (round - 1) * step % size
-        assert found[axis] == sorted((start + k) % size for k in range(count(ratio, size)))
+        assert actual[axis] == sorted((start + k) % size for k in range(count(ratio, size)))
 
 
 @LAWS

@@ -63,10 +63,10 @@ class ClientGroup:
 def divided(experiment, round=1, **own):
     """The clients of a round, their ratios, and the groups that they train in."""
     simulation = simulate(Overrides(experiment, **own))
-    setup, how = simulation.setup, simulation.settings
+    setup, config = simulation.setup, simulation.settings
     context, drawn = ServerState.start(setup).context(setup, number=round), simulation.participants(round)
     jobs = [TrainJob(who, setup.method.client_plan(context, who), round, context.lr) for who in drawn]
-    groups = Grouping(setup, simulation.data, simulation.costs.cost, how.group_clients, how.device).divide(jobs)
+    groups = Grouping(setup, simulation.data, simulation.costs.cost, config.group_clients, config.device).divide(jobs)
     groups = [ClientGroup(tuple(job.who.client for job in group.jobs), group.layout) for group in groups]
     return [who.client for who in drawn], {who.client: who.level.ratio for who in drawn}, groups
 
@@ -132,8 +132,8 @@ def test_clients_of_a_group_with_one_slice_are_averaged_before_they_are_merged(m
     fleet = FleetSettings(clients=12, per_round=9, levels="b-d")
     rounds, states = [], []
     for group in (3, "off"):
-        how = small(method=method, options=options, model=model, data=many, fleet=fleet, group_clients=group)
-        simulation = simulate(Overrides(how.with_settings([f"server.weighting={weighting}"])))
+        config = small(method=method, options=options, model=model, data=many, fleet=fleet, group_clients=group)
+        simulation = simulate(Overrides(config.with_settings([f"server.weighting={weighting}"])))
         worker, means = worker_of(simulation), []
 
         def work(job, worker=worker, means=means):
@@ -143,10 +143,10 @@ def test_clients_of_a_group_with_one_slice_are_averaged_before_they_are_merged(m
 
         ticks = []
         simulator = Simulator(simulation, LocalEngine(lambda work=work: work), partial(ticks.append, 1))
-        state, told = simulator.run_round(ServerState.start(simulation.setup))
-        assert sum(means) == len(ticks) == told["clients"] == 9
+        state, figures = simulator.run_round(ServerState.start(simulation.setup))
+        assert sum(means) == len(ticks) == figures["clients"] == 9
         assert (max(means) > 1) == (group == 3 and method != "fed-dropout")  # whose slices are all different
-        rounds.append(told)
+        rounds.append(figures)
         states.append(state)
     one, other = rounds
     assert one.pop("train_loss") == pytest.approx(other.pop("train_loss"), rel=1e-9)
@@ -164,7 +164,7 @@ def test_clients_of_a_group_with_one_slice_are_averaged_before_they_are_merged(m
 @LAWS
 @given(st.integers(1, 60), st.one_of(st.integers(1, 20), st.sampled_from(["auto", "off"])), st.integers(0, 9))
 def test_every_client_is_in_one_group_of_its_shape(per_round, group, seed):
-    clients, ratios, found = divided(
+    clients, ratios, jobs_of = divided(
         small(
             seed=seed,
             model=Model(name="mlp", options={"widths": [8, 8]}),
@@ -172,21 +172,21 @@ def test_every_client_is_in_one_group_of_its_shape(per_round, group, seed):
             group_clients=group,
         )
     )
-    members = [client for one in found for client in one.clients]
+    members = [client for one in jobs_of for client in one.clients]
     assert sorted(members) == sorted(clients)
     most = {"off": 1, "auto": 50}.get(group, group)
-    for one in found:
+    for one in jobs_of:
         assert len({ratios[client] for client in one.clients}) == 1
         alike = list(ratios.values()).count(ratios[one.clients[0]])
         assert 1 <= len(one.clients) <= (max(1, alike // 8) if one.layout is None else most)
         assert one.layout is None or len(one.clients) > 1
-    firsts = [min(clients.index(client) for client in one.clients) for one in found]
+    firsts = [min(clients.index(client) for client in one.clients) for one in jobs_of]
     assert firsts == sorted(firsts)
     for ratio in set(ratios.values()):  # of one shape, all groups are of nearly the same size
-        sizes = [len(one.clients) for one in found if ratios[one.clients[0]] == ratio]
+        sizes = [len(one.clients) for one in jobs_of if ratios[one.clients[0]] == ratio]
         assert max(sizes) - min(sizes) <= 1
     if isinstance(group, int) and group > 1:
-        assert len(found) == sum(math.ceil(list(ratios.values()).count(r) / group) for r in set(ratios.values()))
+        assert len(jobs_of) == sum(math.ceil(list(ratios.values()).count(r) / group) for r in set(ratios.values()))
 
 
 @pytest.mark.parametrize(("room", "size"), [(0, 17), (2**28, 50)])
@@ -194,10 +194,10 @@ def test_a_group_takes_no_more_memory_than_the_whole_model(room, size, monkeypat
     """Of a perceptron of 1/8 that is as much as 23 take, or as many as pay where it is little anyway."""
     monkeypatch.setattr(sys.modules["nestling.client.grouped.group_jobs"], "_ROOM", room)
     fleet = FleetSettings(clients=100, per_round=100, levels="d")
-    how = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, group_clients="auto")
-    simulation = simulate(Overrides(how))
+    config = small(model=Model(name="mlp", options={"widths": [400, 400]}), fleet=fleet, group_clients="auto")
+    simulation = simulate(Overrides(config))
     setup, cost = simulation.setup, simulation.costs.cost
-    assert max(len(one.clients) for one in divided(how)[2]) == size
+    assert max(len(one.clients) for one in divided(config)[2]) == size
     assert size * cost(setup.submodel_plan(1 / 8)).memory <= max(room, cost(setup.global_plan()).memory)
 
 
@@ -278,10 +278,10 @@ def test_wide_models_and_other_losses_train_one_by_one():
 
 
 def test_the_table_was_measured():
-    found = table()
-    assert "bench.groups" in found.command
-    assert {row.kind for row in found.rows} == {"perceptron", "convolution", "transformer"}
-    assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in found.rows)
+    jobs_of = table()
+    assert "bench.groups" in jobs_of.command
+    assert {row.kind for row in jobs_of.rows} == {"perceptron", "convolution", "transformer"}
+    assert all(set(row.gains) == {2, 5, 10, 20, 50} for row in jobs_of.rows)
 
 
 @pytest.mark.slow
@@ -297,9 +297,9 @@ def test_a_group_whose_workers_died_is_trained_here_as_it_would_have_been_there(
     ):
         ticks = []
         simulator = Simulator(simulation, engine, partial(ticks.append, 1))
-        state, told = simulator.run_round(ServerState.start(simulation.setup))
+        state, figures = simulator.run_round(ServerState.start(simulation.setup))
         engine.close()
-        assert (told["clients"], told["dropped"], len(ticks)) == (8, 0, 8)
+        assert (figures["clients"], figures["dropped"], len(ticks)) == (8, 0, 8)
         states.append(state)
     assert (tmp_path / "log").read_text().split() in (["3"] * 3, ["2"] * 3)  # two workers, and the main process
     assert same_state(states[0].model, states[1].model)

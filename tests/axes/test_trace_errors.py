@@ -37,7 +37,7 @@ class Choosy(Perceptron):
         return self[2](hidden[hidden[:, 0] > 0])
 
 
-def told(model, *example, **kwexample):
+def trace_error(model, *example, **kwexample):
     with pytest.raises(TraceError) as caught:
         nestling.trace(model, *example, **kwexample)
     assert one_sentence(caught.value)
@@ -56,18 +56,18 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_example_that_does_not_fit(example):
-    assert "Perceptron" in told(Perceptron(), *example)
+    assert "Perceptron" in trace_error(Perceptron(), *example)
 
 
 def test_an_option_that_does_not_exist():
-    assert "Perceptron" in told(Perceptron(), *VECTORS, mask=torch.ones(2))
+    assert "Perceptron" in trace_error(Perceptron(), *VECTORS, mask=torch.ones(2))
 
 
 @pytest.mark.parametrize(
     "model", [Talkative(4, 8), Silent(4, 8), Undecided(), Choosy()], ids=lambda m: type(m).__name__
 )
 def test_a_forward_that_fails(model):
-    assert type(model).__name__ in told(model, *VECTORS)
+    assert type(model).__name__ in trace_error(model, *VECTORS)
 
 
 def test_the_cause_is_kept_for_whoever_debugs():
@@ -93,20 +93,20 @@ NOTHING = {
 def test_a_model_with_nothing_to_cut(name):
     model = NOTHING[name]
     example = torch.tensor([1, 2]) if name == "a table" else VECTORS[0]
-    sentence = told(model, example)
+    sentence = trace_error(model, example)
     assert type(model).__name__ in sentence
     assert "nothing to cut" in sentence
 
 
 def test_the_reason_given_is_that_of_a_hidden_axis():
     """That the input is the input explains nothing."""
-    assert "input of the model" not in told(NOTHING["all returned"], *VECTORS)
-    assert "order" in told(NOTHING["all frozen"], *VECTORS)
+    assert "input of the model" not in trace_error(NOTHING["all returned"], *VECTORS)
+    assert "order" in trace_error(NOTHING["all frozen"], *VECTORS)
 
 
 @pytest.mark.parametrize("what", [nn.Linear, {"weight": 1}, None, "model", lambda x: x, torch.zeros(3)])
 def test_what_is_no_module(what):
-    assert type(what).__name__ in told(what, *VECTORS)
+    assert type(what).__name__ in trace_error(what, *VECTORS)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_is_no_module(what):
     ids=["linear", "batch-norm", "conv"],
 )
 def test_a_lazy_module_is_told_to_run_first(model):
-    sentence = told(model, *VECTORS)
+    sentence = trace_error(model, *VECTORS)
     assert "run" in sentence
     assert "Perceptron" in sentence
 

@@ -26,13 +26,13 @@ def compare(net, axes, inputs, ratio, width):
     make_static(client.model)
     state = copy.deepcopy(client.model.state_dict())
     small, weights = nested_submodel(client, width)
-    found = functional_call(small, weights, (inputs,))
+    actual = functional_call(small, weights, (inputs,))
     plan = nestling.plan(axes, width)
     explicit = nestling.submodel(net, axes, plan).train()
     make_static(explicit)
     wanted = explicit(inputs)
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
-    found.square().sum().backward()
+    torch.testing.assert_close(actual, wanted, rtol=1e-12, atol=1e-14)
+    actual.square().sum().backward()
     wanted.square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in client.model.named_parameters()}
     for name, parameter in explicit.named_parameters():
@@ -139,9 +139,9 @@ def test_clients_that_dropped_a_block_can_be_narrowed():
     blocks = [block for block in axes.blocks if block != "stages.0.1"]
     client = slice_of(net, axes, plan=nestling.plan(axes, 1.0, blocks=blocks))
     small, weights = nested_submodel(client, 0.5)
-    found = functional_call(small, weights, (inputs_of("preresnet18"),))
+    actual = functional_call(small, weights, (inputs_of("preresnet18"),))
     explicit = nestling.submodel(net, axes, nestling.plan(axes, 0.5, blocks=blocks)).train()
-    torch.testing.assert_close(found, explicit(inputs_of("preresnet18")))
+    torch.testing.assert_close(actual, explicit(inputs_of("preresnet18")))
 
 
 def test_the_whole_plan_may_be_narrowed():

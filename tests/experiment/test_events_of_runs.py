@@ -16,7 +16,7 @@ from nestling.experiment.callback import Callback
 from nestling.experiment.checkpoint import saved
 from nestling.methods import make
 from nestling.settings import Evaluate, Experiment, FleetSettings, read
-from tests.run_cases import Deadly, Fatal, small, told
+from tests.run_cases import Deadly, Fatal, outcome, small
 
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=1, samples=100, norm_batch=50), "group_clients": "off"}
 experiment_module = sys.modules["nestling.experiment.runner"]
@@ -36,8 +36,8 @@ def test_a_lost_worker_is_told_and_changes_no_byte(tmp_path, caplog):
     run(small(**SHORT), method=make("heterofl"), out=tmp_path / "one")
     run(small(**SHORT, workers=2), method=method, out=tmp_path / "two")
     assert (tmp_path / "died").exists()
-    assert told(tmp_path / "one")[0] == told(tmp_path / "two")[0]
-    assert told(tmp_path / "one")[2] == told(tmp_path / "two")[2]
+    assert outcome(tmp_path / "one")[0] == outcome(tmp_path / "two")[0]
+    assert outcome(tmp_path / "one")[2] == outcome(tmp_path / "two")[2]
     assert kinds(tmp_path / "two") == [(1, "worker lost")]
     assert "was killed by SIGKILL while it did job" in events(tmp_path / "two")[0]["message"]
     summary = json.loads((tmp_path / "two" / "summary.json").read_text())
@@ -57,7 +57,7 @@ def test_parts_of_an_evaluation_that_every_worker_is_lost_with_are_done_in_the_m
     fatal = partial(Fatal, kinds=("NormStatisticsJob", "TestJob"))
     monkeypatch.setattr(experiment_module, "worker_factory", lambda overrides, simulation: partial(fatal, overrides))
     run(small(**few, workers=2), out=tmp_path / "two")
-    one, two = told(tmp_path / "one"), told(tmp_path / "two")
+    one, two = outcome(tmp_path / "one"), outcome(tmp_path / "two")
     assert (one[0], one[2]) == (two[0], two[2])
     assert (
         kinds(tmp_path / "two")
@@ -98,7 +98,7 @@ def test_whole_rounds_are_saved_before_a_job_that_may_end_the_main_process(tmp_p
 
     run(settings, out=tmp_path / "run", callbacks=[Moved()])
     assert seen == ["round-000001"]
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_missed_deadline_drops_clients_and_is_told(tmp_path, caplog):

@@ -1,8 +1,11 @@
-"""The training step of every client: backward pass, clipping, SGD or Adam, and mixed precision on GPUs."""
+"""The one training step: backward pass, clipping, SGD or Adam, and mixed precision on GPUs.
+
+Clients take it alone and in groups, the server in distillation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -30,7 +33,7 @@ def half_of(device: torch.device, precision: Precision) -> torch.dtype | None:
 
 
 class Optimizer:
-    """The optimizer of a client, or of a group: backward pass, clipping, mixed precision, and the step.
+    """The optimizer of a client, a group or a distillation: backward pass, clipping, mixed precision, and the step.
 
     Parameters
     ----------
@@ -56,7 +59,7 @@ class Optimizer:
 
     def __init__(
         self,
-        parameters: list[nn.Parameter],
+        parameters: Sequence[Tensor],
         training: LocalTraining,
         lr: float,
         half: torch.dtype | None = None,
@@ -81,7 +84,7 @@ class Optimizer:
             return nullcontext()
         return torch.autocast(self._device, self._half)
 
-    def step(self, loss: Tensor, clip: Callable[[list[nn.Parameter]], None] | None = None) -> None:
+    def step(self, loss: Tensor, clip: Callable[[Sequence[Tensor]], None] | None = None) -> None:
         """Compute the gradients of a loss and update the weights; `clip` replaces the clipping of the joint norm."""
         with no_draws():
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
@@ -128,7 +131,7 @@ class Optimizer:
 
 
 def _torch_optimizer(
-    parameters: list[nn.Parameter], training: LocalTraining, lr: float, fast: bool
+    parameters: Sequence[Tensor], training: LocalTraining, lr: float, fast: bool
 ) -> torch.optim.Optimizer:
     trusted = training.optimizer == "adam" or has_fused_sgd()
     fused = True if fast and trusted and has_kernels(parameters) and all(map(is_dense, parameters)) else None

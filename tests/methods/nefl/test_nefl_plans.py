@@ -45,7 +45,7 @@ def share(axes, parameters, plan):
     """The share of the parameters, counted tensor by tensor."""
 
     def count(plan):
-        return sum(math.prod(how.shape) for name, how in cuts(axes, plan).items() if name in parameters)
+        return sum(math.prod(box.shape) for name, box in cuts(axes, plan).items() if name in parameters)
 
     return count(plan) / count(Plan())
 
@@ -279,8 +279,8 @@ def test_width_and_depth_meet_gamma(name, gamma):
 @pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_the_grid_of_gammas(name):
     axes, parameters = whole(name)
-    found = [share(axes, parameters, nefl_plan(axes, parameters, gamma, "WD", "none")) for gamma in GRID]
-    assert found == pytest.approx(GRID, rel=NEAR)
+    actual = [share(axes, parameters, nefl_plan(axes, parameters, gamma, "WD", "none")) for gamma in GRID]
+    assert actual == pytest.approx(GRID, rel=NEAR)
 
 
 @pytest.mark.parametrize("name", [name for name in RESIDUAL if not name.startswith("transformer")])

@@ -20,7 +20,7 @@ from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 from tests.harness import worker_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, told
+from tests.run_cases import outcome, same_state
 from tests.words_cases import MLM, NWP, OPTIONS, double, masked, small
 
 
@@ -31,7 +31,7 @@ def test_methods_predict_next_words(method):
     assert final["perplexity"] == pytest.approx(math.exp(final["global_loss"]))
     assert 0 <= final["accuracy_no_oov_eos"] <= final["accuracy_no_oov"] + 1
     assert final["perplexity"] < 230, "there are 200 words"
-    assert final["worst_submodel"] == min(told["accuracy"] for told in final["submodels"].values())
+    assert final["worst_submodel"] == min(outcome["accuracy"] for outcome in final["submodels"].values())
     assert result.summary["local"] == {}
     assert 0 < result.rounds[0]["train_loss"] < 12, "FjORD's has two terms"
 
@@ -52,8 +52,8 @@ def test_masked_words_are_judged_by_perplexity():
     assert final["perplexity"] == final["perplexity_all"] == pytest.approx(math.exp(final["global_loss"]))
     assert {"perplexity_masked", "accuracy_masked"} <= final.keys()
     assert "global_accuracy" not in final
-    assert final["worst_submodel"] == max(told["perplexity"] for told in final["submodels"].values())
-    lowest = min(told["evaluation"]["perplexity"] for told in result.rounds)
+    assert final["worst_submodel"] == max(outcome["perplexity"] for outcome in final["submodels"].values())
+    lowest = min(outcome["evaluation"]["perplexity"] for outcome in result.rounds)
     assert best["perplexity"] == lowest
 
 
@@ -66,7 +66,7 @@ def test_the_best_round_may_be_chosen_on_a_texts_own_validation_part():
 def test_clients_may_keep_models_to_themselves():
     final = nestling.run(small(method="standalone", evaluate=Evaluate(every=2, samples=10))).summary["final"]
     assert final["perplexity"] > 1
-    assert all(told.keys() >= {"accuracy", "perplexity"} for told in final["submodels"].values())
+    assert all(outcome.keys() >= {"accuracy", "perplexity"} for outcome in final["submodels"].values())
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_workers_and_resumption_change_no_byte(tmp_path):
     experiment = masked(select_rows=True, rounds=2, checkpoint_every=1)
     nestling.run(experiment, out=tmp_path / "one")
     nestling.run(experiment.with_settings(["workers=2"]), out=tmp_path / "two")
-    one, two = told(tmp_path / "one"), told(tmp_path / "two")
+    one, two = outcome(tmp_path / "one"), outcome(tmp_path / "two")
     assert one[0] == two[0]
     assert one[2] == two[2]
 
@@ -86,8 +86,8 @@ def test_workers_and_resumption_change_no_byte(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         nestling.run(experiment, out=tmp_path / "three", callbacks=[Stop()])
     nestling.resume(tmp_path / "three")
-    assert told(tmp_path / "three")[0] == one[0]
-    assert told(tmp_path / "three")[2] == one[2]
+    assert outcome(tmp_path / "three")[0] == one[0]
+    assert outcome(tmp_path / "three")[2] == one[2]
 
 
 @pytest.mark.parametrize(("name", "task"), [(NWP, "next-word"), (MLM, "masked-word")])

@@ -71,7 +71,7 @@ class Wobble:
         return torch.cat(inputs), torch.cat(targets)
 
 
-def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, targets=None, layout=None):
+def both(model, counts, local, *, classes=4, labels=None, mu=0.0, inputs=None, targets=None, layout=None):
     """Train clients alone and together; return what both ways made of them."""
     labels = labels or [None] * len(counts)
     inputs = torch.randn(40, 3, generator=generator(1), dtype=torch.float64) if inputs is None else inputs
@@ -85,7 +85,7 @@ def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, tar
         twin.load_state_dict(state)
         torch.manual_seed(k)
         progress = train(
-            client_of(twin, held=labels[k], training=msgspec.structs.replace(how, proximal=mu)),
+            client_of(twin, held=labels[k], training=msgspec.structs.replace(local, proximal=mu)),
             samples[k],
             lambda chosen, k=k: wobble.one(k, chosen),
             lr=0.1,
@@ -93,23 +93,23 @@ def both(model, counts, how, *, classes=4, labels=None, mu=0.0, inputs=None, tar
         )
         alone.append((twin.state_dict(), progress))
     if layout is None:
-        found = can_group(model, inputs[:5], targets[:5])
-        assert found.layout is not None, found.reason
-        layout = found.layout
+        verdict = can_group(model, inputs[:5], targets[:5])
+        assert verdict.layout is not None, verdict.reason
+        layout = verdict.layout
     members = [Member(state, samples[k], generator(k), generator(k), labels[k]) for k, state in enumerate(states)]
     wobble = Wobble(inputs, targets, len(counts))
-    trained = train_group(Grouped(model, len(counts) + 1, layout), members, wobble.many, how, lr=0.1, proximal=mu)
+    trained = train_group(Grouped(model, len(counts) + 1, layout), members, wobble.many, local, lr=0.1, proximal=mu)
     return alone, list(zip(trained.states(), trained.progress, strict=True))
 
 
 def assert_same(alone, together):
-    for (state, progress), (other, told) in zip(alone, together, strict=True):
+    for (state, progress), (other, sums) in zip(alone, together, strict=True):
         assert state.keys() == other.keys()
         for name, tensor in state.items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-12, atol=1e-12, msg=name)
             assert other[name].is_contiguous()
-        assert (progress.samples, progress.correct) == (told.samples, told.correct)
-        assert told.loss == pytest.approx(progress.loss, rel=1e-12)
+        assert (progress.samples, progress.correct) == (sums.samples, sums.correct)
+        assert sums.loss == pytest.approx(progress.loss, rel=1e-12)
 
 
 def perceptron(norm=True):
@@ -120,7 +120,7 @@ def perceptron(norm=True):
 
 @LAWS
 @given(
-    how=st.builds(
+    local=st.builds(
         LocalTraining,
         optimizer=st.sampled_from(["sgd", "adam"]),
         momentum=st.sampled_from([0.0, 0.9]),
@@ -135,19 +135,19 @@ def perceptron(norm=True):
     tracks=st.booleans(),
     layout=st.sampled_from(["batch", "channels"]),
 )
-def test_a_group_is_its_clients_one_by_one(how, mu, counts, masked, tracks, layout):
+def test_a_group_is_its_clients_one_by_one(local, mu, counts, masked, tracks, layout):
     # of a batch of two, a batch norm leaves gradients that are rounding errors, which Adam makes as large as any other
-    model = perceptron(norm=how.optimizer == "sgd")
+    model = perceptron(norm=local.optimizer == "sgd")
     if not tracks:
         make_static(model)
     labels = [None if k == 1 else torch.tensor([k % 4, 3]) for k in range(len(counts))] if masked else None
-    assert_same(*both(model, counts, how, labels=labels, mu=mu, layout=layout))
+    assert_same(*both(model, counts, local, labels=labels, mu=mu, layout=layout))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_whoever_is_done_changes_no_more_and_disturbs_nobody(optimizer):
-    how = LocalTraining(epochs=2, batch_size=3, optimizer=optimizer, weight_decay=0.1, clip_norm=0.0)
-    assert_same(*both(perceptron(norm=False), (3, 14, 2, 8, 8), how, mu=3.0))
+    local = LocalTraining(epochs=2, batch_size=3, optimizer=optimizer, weight_decay=0.1, clip_norm=0.0)
+    assert_same(*both(perceptron(norm=False), (3, 14, 2, 8, 8), local, mu=3.0))
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
@@ -156,8 +156,8 @@ def test_models_train_together_as_alone(name, options):
     model = nestling.submodel(net, axes, nestling.plan(axes, 0.5))
     scale(model, axes, 0.5)
     make_static(model)
-    how = LocalTraining(epochs=2, batch_size=4)
-    assert_same(*both(model, (9, 12, 6), how, classes=3, inputs=inputs_of(name, count=12)))
+    local = LocalTraining(epochs=2, batch_size=4)
+    assert_same(*both(model, (9, 12, 6), local, classes=3, inputs=inputs_of(name, count=12)))
 
 
 class Words(nn.Module):
@@ -286,9 +286,9 @@ class Rarely(nn.Sequential):
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_cannot_be_grouped_is_found_out(model, why):
-    found = can_group(model, torch.randn(5, 3), torch.arange(5) % 4)
-    assert found.layout is None
-    assert why in found.reason
+    verdict = can_group(model, torch.randn(5, 3), torch.arange(5) % 4)
+    assert verdict.layout is None
+    assert why in verdict.reason
 
 
 @pytest.mark.parametrize(("over", "layout"), [(0, "channels"), (1, "batch")])

@@ -60,11 +60,11 @@ def test_the_same_function_as_with_divisions_before_norms(name, norm, rate):
     expected, plain = with_division_before_norms(small, rate), copy.deepcopy(small)
     scale(small, axes, rate)
     inputs = inputs_of(name)
-    found, wanted = gradients(small, inputs), gradients(expected, inputs)
-    torch.testing.assert_close(found[0], wanted[0])
-    for new, old in zip(found[1], wanted[1], strict=True):
+    actual, wanted = gradients(small, inputs), gradients(expected, inputs)
+    torch.testing.assert_close(actual[0], wanted[0])
+    for new, old in zip(actual[1], wanted[1], strict=True):
         torch.testing.assert_close(new, old)
-    assert not torch.allclose(found[0], plain(inputs), rtol=1e-3)  # or this test could not fail
+    assert not torch.allclose(actual[0], plain(inputs), rtol=1e-3)  # or this test could not fail
     small.eval(), plain.eval()
     assert torch.equal(small(inputs), plain(inputs))
 
@@ -153,5 +153,5 @@ def test_statistics_are_taken_without_it():
     plain = copy.deepcopy(small)
     scale(small, axes, 0.25)
     batches = [inputs_of("cnn", seed=k) for k in range(3)]
-    found, wanted = norm_sums(small, batches)[0], norm_sums(plain, batches)[0]
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    actual, wanted = norm_sums(small, batches)[0], norm_sums(plain, batches)[0]
+    assert all(torch.equal(actual[name], wanted[name]) for name in wanted)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nestling.client.sgd import Optimizer
 from nestling.kernels.fused_sgd import FusedSGD, can_step
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 
 SHAPES = [(3, 4), (5,), (2, 3, 2, 2), ()]
@@ -32,9 +32,9 @@ def pull(parameters, step, used):
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_its_steps_are_those_of_pytorch(momentum, decay, clip, use, dtype):
-    how = LocalTraining(momentum=momentum, weight_decay=decay, clip_norm=clip)
+    training = LocalTraining(momentum=momentum, weight_decay=decay, clip_norm=clip)
     ours, theirs = weights(1, dtype), weights(1, dtype)
-    stepping = Optimizer(ours, how, 0.05)
+    stepping = Optimizer(ours, training, 0.05)
     assert can_step(ours)
     optimizer = torch.optim.SGD(theirs, lr=0.05, momentum=momentum, weight_decay=decay, fused=False)
     for step, used in enumerate(use):
@@ -85,24 +85,24 @@ def test_narrowed_it_goes_on_with_the_first_clients():
 
 @pytest.mark.parametrize("used", [{0, 1, 2, 3}, {1, 3}])
 def test_momenta_lie_in_the_memory_of_the_last_client_and_remember_nothing_of_it(used):
-    how, room, told, places = LocalTraining(momentum=0.9), [], [], []
+    training, room, states, places = LocalTraining(momentum=0.9), [], [], []
     for shared in (None, room, room):
         ours = weights(4)
-        optimizer = Optimizer(ours, how, 0.1, buffers=shared)
+        optimizer = Optimizer(ours, training, 0.1, buffers=shared)
         for step in (0, 1):
             optimizer.step(pull(ours, step, used))
-        told.append([one.detach().clone() for one in ours])
+        states.append([one.detach().clone() for one in ours])
         places.append([one.data_ptr() for one in room])
     assert len(room) == len(SHAPES)
     assert places[1] == places[2]
-    for other in told[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(told[0], other, strict=True))
+    for other in states[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(states[0], other, strict=True))
 
 
 def test_room_of_another_shape_or_order_in_memory_is_not_used():
-    how, room = LocalTraining(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
+    training, room = LocalTraining(momentum=0.9), [torch.ones(2, 3), torch.ones(5)]
     ours = [nn.Parameter(torch.ones(3, 2).t()), nn.Parameter(torch.ones(5))]
-    Optimizer(ours, how, 0.1, buffers=room).step(ours[0].sum() + ours[1].sum())
+    Optimizer(ours, training, 0.1, buffers=room).step(ours[0].sum() + ours[1].sum())
     assert [one.stride() for one in room] == [one.stride() for one in ours]
 
 
@@ -120,10 +120,10 @@ LAYOUTS = {
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_weights_may_lie_in_memory_in_any_order(layout, optimizer, clip):
     """The kernel goes through memory as if all tensors lay alike: where they do not, it would mix them up."""
-    how = LocalTraining(optimizer=optimizer, momentum=0.9, clip_norm=clip)
+    training = LocalTraining(optimizer=optimizer, momentum=0.9, clip_norm=clip)
     ours, theirs = nn.Parameter(LAYOUTS[layout]()), nn.Parameter(LAYOUTS[layout]().contiguous())
     slopes = torch.randn(ours.shape, dtype=torch.float64)
-    two = [Optimizer([one], how, 0.1) for one in (ours, theirs)]
+    two = [Optimizer([one], training, 0.1) for one in (ours, theirs)]
     for _ in range(3):
         for one, stepping in zip((ours, theirs), two, strict=True):
             stepping.step((one * slopes).sum())

@@ -56,10 +56,10 @@ def cumulative(model, batches):
     }
 
 
-def close(found, wanted):
-    assert found.keys() == wanted.keys()
+def close(actual, wanted):
+    assert actual.keys() == wanted.keys()
     for name in wanted:
-        torch.testing.assert_close(found[name], wanted[name], rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(actual[name], wanted[name], rtol=1e-11, atol=1e-13)
 
 
 def case_of(name, sizes):
@@ -124,8 +124,8 @@ def test_everything_else_is_as_before():
 
 def test_static_norms_use_the_batch_in_training_and_their_statistics_in_tests():
     model, (batch, other) = case_of("cnn", [5, 5])
-    told = mean_statistics([norm_sums(model, [other])])
-    model.load_state_dict(model.state_dict() | told)
+    statistics = mean_statistics([norm_sums(model, [other])])
+    model.load_state_dict(model.state_dict() | statistics)
     make_static(model)
     plain = copy.deepcopy(model)
     for _, norm in batch_norms(plain):
@@ -210,12 +210,12 @@ def steps_first(x):
 def test_batches_run_together_only_where_samples_do_not_meet(between, together):
     model, batches = Counted(between), [torch.randn(4, 6, dtype=torch.float64) for _ in range(3)]
     torch.manual_seed(2)
-    found = norm_sums(model, batches)
+    actual = norm_sums(model, batches)
     ran = model.forwards[:]
     torch.manual_seed(2)
     wanted = cumulative(model, batches)
-    close(mean_statistics([found]), wanted)
-    assert found[1] == 3
+    close(mean_statistics([actual]), wanted)
+    assert actual[1] == 3
     assert ran == ([12] if together else [4, 4, 4])
 
 

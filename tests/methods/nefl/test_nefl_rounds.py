@@ -21,7 +21,7 @@ from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 from tests.harness import PLAIN, rounds_of, setup_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, small, told
+from tests.run_cases import outcome, same_state, small
 
 NET = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
 
@@ -59,14 +59,14 @@ def test_every_variant_runs(variant, learn):
 
 
 @pytest.mark.parametrize(
-    ("widths", "made"), [([4, 8, 16, 32], "table resnet18"), ([8, 8, 16, 16], "builder")], ids=["table", "builder"]
+    ("widths", "source"), [([4, 8, 16, 32], "table resnet18"), ([8, 8, 16, 16], "builder")], ids=["table", "builder"]
 )
-def test_the_summary_says_what_made_each_submodel(tmp_path, widths, made):
+def test_the_summary_says_what_made_each_submodel(tmp_path, widths, source):
     net = Model(name="resnet18", options={"widths": widths, "pool": False})
     fleet = FleetSettings(clients=6, per_round=2, levels="0.2-0.5-1")
     run(experiment(model=net, fleet=fleet, rounds=1), out=tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["submodels"] == {"0.2": made, "0.5": "builder", "1": "whole model"}
+    assert summary["submodels"] == {"0.2": source, "0.5": "builder", "1": "whole model"}
     keys = list(summary)
     assert keys[keys.index("submodels") - 1] == "levels"
 
@@ -116,11 +116,11 @@ def test_the_worked_example_of_algorithm_2():
         for value in trained:
             sub = nestling.extract(axes, plan, state)
             tally.add({name: torch.full_like(tensor, value) for name, tensor in sub.items()}, plan)
-    found = tally.value()["0.weight"][:, 0]
+    accuracy = tally.value()["0.weight"][:, 0]
     everyone = [value for trained in values.values() for value in trained]
-    assert torch.allclose(found[:2], torch.tensor(sum(everyone) / 7))
-    assert torch.allclose(found[2:6], torch.tensor((3.0 + 4 + 5 + 6 + 7) / 5))
-    assert torch.allclose(found[6:], torch.tensor((6.0 + 7) / 2))
+    assert torch.allclose(accuracy[:2], torch.tensor(sum(everyone) / 7))
+    assert torch.allclose(accuracy[2:6], torch.tensor((3.0 + 4 + 5 + 6 + 7) / 5))
+    assert torch.allclose(accuracy[6:], torch.tensor((6.0 + 7) / 2))
 
 
 class Stepping(torch.nn.Module):
@@ -207,7 +207,7 @@ def test_a_killed_run_finds_the_submodels_again(tmp_path):
     config = (tmp_path / "whole" / "config.toml").read_bytes()
     (tmp_path / "cut" / "config.toml").write_bytes(config)
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut")[1]["final"] == told(tmp_path / "whole")[1]["final"]
+    assert outcome(tmp_path / "cut")[1]["final"] == outcome(tmp_path / "whole")[1]["final"]
     for file in (tmp_path / "whole" / "submodels").iterdir():
         assert file.read_bytes() == (tmp_path / "cut" / "submodels" / file.name).read_bytes()
 
@@ -225,9 +225,9 @@ def test_submodels_are_taken_out_by_level(tmp_path):
     data = result.simulation.dataset
     for level in ("0.2", "1"):
         with torch.no_grad():
-            said = load(tmp_path / "run").submodel(level)(data.ready(data.test_inputs)).argmax(1)
-        found = (said == data.test_targets).double().mean().item()
-        assert found == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
+            predicted = load(tmp_path / "run").submodel(level)(data.ready(data.test_inputs)).argmax(1)
+        accuracy = (predicted == data.test_targets).double().mean().item()
+        assert accuracy == pytest.approx(result.summary["final"]["submodels"][level]["accuracy"], abs=1e-9)
     assert {path.stem for path in (tmp_path / "run" / "submodels").iterdir()} == {
         "g0.2",
         "g0.4",
