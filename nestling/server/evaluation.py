@@ -9,7 +9,7 @@ figures there are is up to the task (`nestling.tasks`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from nestling.cut import Plan
@@ -34,6 +34,7 @@ def evaluate(
     levels: Mapping[str, float],
     settings: Evaluate,
     own_models: Sequence[Participant] = (),
+    on_models: Callable[[Mapping[Plan, State]], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the models of a state; return the figures, and the local accuracy of every client.
 
@@ -49,6 +50,8 @@ def evaluate(
         The settings of evaluations.
     own_models
         The clients that have a model of their own, if the method has private tensors.
+    on_models
+        Called with the models that are tested, norm statistics included, unless clients have models of their own.
     """
     if setup.private:
         own_answers = _ask_own_models(setup, state, clients, own_models, settings)
@@ -60,6 +63,8 @@ def evaluate(
     states = with_norm_statistics(
         setup, state, clients, data, settings=settings, plans=[whole, *plans.values()], complete=complete
     )
+    if on_models is not None:
+        on_models(states)
 
     def answers_on(part: Literal["test", "validation"], models: Mapping[Plan, State]) -> dict[Plan, Answer]:
         count = len(data.test if part == "test" else data.validation)
@@ -138,7 +143,7 @@ def _add_local_accuracy(
     for client, answer in answers.items():
         share = data.test_share(client)
         share = share[share < len(answer)]
-        held = data.client(client).held()
+        held = data.client(client).held() if len(share) else share  # without a share, its samples need not be read
         if len(share) and len(held):  # a client without training samples has no classes to choose among
             logits = answer[share]
             predicted = held[logits[:, held].argmax(-1)] if masked else logits.argmax(-1)

@@ -98,6 +98,8 @@ class Grouping:
             and not method.overriding("loss")
             and not method.overriding("finish")
             and setup.task.classes > 0
+            and setup.task.cross_entropy
+            and isinstance(setup.example, Tensor)  # a grouped network reads one tensor
             and not setup.select_rows  # every client has rows of its own
             and device == "cpu"  # nothing was measured elsewhere
         )
