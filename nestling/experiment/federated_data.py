@@ -18,7 +18,7 @@ from nestling.data.own.sources import own_data
 from nestling.data.text.corpus import check_sequences, first_sequences
 from nestling.data.text.text_clients import TextClients
 from nestling.errors import ConfigError, NestlingError, first_line, nearest
-from nestling.experiment.task_choice import with_task
+from nestling.experiment.task_choice import task_by_targets, with_task
 from nestling.imported import imported
 from nestling.seeds import numpy_stream
 from nestling.settings import Experiment
@@ -139,6 +139,7 @@ def _divided_own_clients(data: OwnClients, experiment: Experiment, shares: Parti
     for client, samples in enumerate(data.clients if data.reader is None else ()):
         if len(samples) < experiment.data.min_samples:
             raise _too_few(client, len(samples), experiment)
+    data.report_one_class()
     return DividedData(data, data, _task_of(data, experiment))
 
 
@@ -157,7 +158,9 @@ def _divided_own_arrays(data: OwnArrays, experiment: Experiment, shares: Partiti
     for client, numbers in enumerate(shares.train):
         if len(numbers) < experiment.data.min_samples:
             raise _too_few(client, len(numbers), experiment)
-    return DividedData(data, data.divided(shares), _task_of(data, experiment), shares)
+    divided = data.divided(shares)
+    divided.report_one_class()
+    return DividedData(data, divided, _task_of(data, experiment), shares)
 
 
 def _refuse_unused(experiment: Experiment, name: str, more: tuple[str, ...]) -> None:
@@ -181,7 +184,7 @@ def _task_of(data: OwnClients | OwnArrays, experiment: Experiment) -> Task:
     """Return the task of data by its targets, for callers that hand in none."""
     if data.kind == "any":
         return OwnTask(_no_loss)
-    return with_task(data, classes=data.classes, accelerate=experiment.accelerate != "off")[1]
+    return task_by_targets(data, data.classes, accelerate=experiment.accelerate != "off")
 
 
 def _no_loss(model: Any, batch: Any) -> Any:

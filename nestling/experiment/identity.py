@@ -128,6 +128,7 @@ class Identity(msgspec.Struct, frozen=True):
             raise RunError(
                 f"{place!r} was started in Python with its own {own}, which must be handed in again: "
                 f"{function}({place!r}, {arguments})"
+                + (", or call nestling.federate again" if "dataset" in missing and "task" in self.objects else "")
             )
         for kind, described in objects.items():
             if kind not in self.objects:

@@ -17,6 +17,8 @@ from nestling.data.own.own_clients import OwnArrays, OwnClients
 from nestling.data.own.sources import own_data
 from nestling.draws import drawing
 from nestling.errors import ConfigError, first_line
+from nestling.events import Event, collect
+from nestling.events import forward as forward_events
 from nestling.experiment.callback import Callback
 from nestling.experiment.changes import changed_settings
 from nestling.experiment.directory import CONFIG
@@ -25,13 +27,14 @@ from nestling.experiment.identity import with_names
 from nestling.experiment.loaded import LoadedRun
 from nestling.experiment.record import format_value
 from nestling.experiment.runner import Result, resume, run
-from nestling.experiment.simulation import Overrides
+from nestling.experiment.simulation import Overrides, Simulation
 from nestling.experiment.task_choice import with_task
 from nestling.methods import Method
 from nestling.methods.registry import has_option
 from nestling.model_inputs import count, forward
 from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
+from nestling.server.state import ServerState
 from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, from_file
 from nestling.tasks import Classification, Task
 from nestling.tasks.own_task import LossFunction, MetricFunction
@@ -148,18 +151,20 @@ def federate(
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model must be an nn.Module, not a {type(model).__name__}")
-    data: Source
-    chosen: Task | None = None
-    if isinstance(clients, Dataset | Text) or all(hasattr(clients, part) for part in ("test_share", "client", "size")):
-        if test is not None or validation is not None or label or users is not None or loss is not None:
-            raise ConfigError(f"{clients.name} has its own test samples and targets: leave out test=… and the like")
-        data, chosen = clients, None if task is None else _as_task(task)
-    else:
-        own = own_data(
-            clients, test, validation=validation, num_clients=num_clients, label=label, users=users, name=name
-        )
-        data, chosen = with_task(
-            own, task, loss=loss, metrics=metrics, lower_is_better=lower_is_better, output=_output(model, own)
+    with collect() as events:  # they belong to the run, which has not begun
+        data, chosen = _given(
+            model,
+            clients,
+            test,
+            task,
+            validation=validation,
+            num_clients=num_clients,
+            label=label,
+            users=users,
+            name=name,
+            loss=loss,
+            metrics=metrics,
+            lower_is_better=lower_is_better,
         )
     shares, scheme = (None, partition) if isinstance(partition, str) else (_as_partition(partition, data), "iid")
     number = _number_of_clients(data, shares, num_clients)
@@ -184,10 +189,41 @@ def federate(
         "method": method if isinstance(method, Method) else None,
         "task": chosen,
     }
-    result = _run_or_resume(experiment, given, out, callbacks)
+    result = _run_or_resume(experiment, given, out, [_Events(events), *callbacks])
     folder = Path() if out is None else Path(out)
     last, written = result.last, out is not None
     return Federated(folder, last.round, result.summary, result.simulation, last, rounds=result.rounds, written=written)
+
+
+class _Events(Callback):
+    """Passes events that happened before a run on to its log."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+
+    def on_start(self, simulation: Simulation, state: ServerState) -> None:
+        """Pass the events on."""
+        forward_events(self._events)
+
+
+def _given(
+    model: nn.Module,
+    clients: Any,
+    test: Any,
+    task: Task | str | None,
+    *,
+    loss: LossFunction | None,
+    metrics: Mapping[str, MetricFunction] | None,
+    lower_is_better: Iterable[str],
+    **of_data: Any,
+) -> tuple[Source, Task | None]:
+    """Return the data of a call, and its task; data of ours is returned as it is."""
+    if isinstance(clients, Dataset | Text) or all(hasattr(clients, part) for part in ("test_share", "client", "size")):
+        if test is not None or loss is not None or any(of_data[key] is not None for key in ("validation", "users")):
+            raise ConfigError(f"{clients.name} has its own test samples and targets: leave out test=… and the like")
+        return clients, None if task is None else _as_task(task)
+    own = own_data(clients, test, **of_data)
+    return with_task(own, task, loss=loss, metrics=metrics, lower_is_better=lower_is_better, output=_output(model, own))
 
 
 def _run_or_resume(

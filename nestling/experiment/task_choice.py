@@ -78,6 +78,11 @@ def with_task(
     return data.with_targets(kind, count), _BY_NAME[name](count, accelerate)
 
 
+def task_by_targets(data: Own, classes: int, *, accelerate: bool) -> Task:
+    """Return the task that the targets of checked data suggest."""
+    return _BY_NAME[_guess(data)](classes, accelerate)
+
+
 def _with_own_task(data: Own, task: Task, classes: int) -> tuple[Own, Task]:
     """Return data and a task that was handed in; one of tokens gets their number from the model."""
     if isinstance(task, OwnTask):

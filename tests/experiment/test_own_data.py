@@ -297,6 +297,32 @@ def test_a_client_with_one_class_is_told(parts, tmp_path):
     assert any(line["kind"] == "client with one class" for line in lines)
 
 
+def test_events_before_the_run_are_in_its_log(parts, tmp_path):
+    class Random(ByIndex):
+        def __getitem__(self, index):
+            return self.images[index] + torch.rand(()), int(self.classes[index])
+
+    nestling.federate(net(), [Random(*part) for part in parts[0]], parts[1], **FEW, out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert sum(line["kind"] == "random samples read once" for line in lines) == 4
+
+
+def test_the_best_round_is_chosen_by_validation_samples(parts):
+    clients, test = parts
+    result = nestling.federate(net(), clients[:3], test, validation=clients[3], **FEW)
+    assert 0 <= result.summary["final"]["validation_accuracy"] <= 1
+
+
+def test_our_own_data_sets_serve_as_they_are():
+    from nestling.data import load  # noqa: PLC0415
+
+    result = nestling.federate(net(), load("digits"), num_clients=20, partition="dirichlet", **FEW)
+    assert result.summary["partition"] == "dirichlet"
+    assert result.summary["final"]["local_accuracy"] is not None
+    with pytest.raises(NestlingError, match="has its own test samples"):
+        nestling.federate(net(), load("digits"), test=(torch.zeros(1, 64), [0]), **FEW)
+
+
 def test_an_empty_client_may_be_wanted(parts):
     clients = spoilt(parts, lambda x, y: (x[:0], y[:0]))
     result = nestling.federate(net(), clients, parts[1], **FEW, settings=["data.min_samples=0"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -103,10 +103,21 @@ class OwnClients(_Own):
             reader, clients = None, self.clients
             for number, samples in enumerate(clients):
                 check_targets(samples, f"client {number}", kind, classes)
-            _report_one_class(clients, kind)
         check_targets(self.test, "the test samples", kind, classes)
         check_targets(self.validation, "the validation samples", kind, classes)
         return replace(self, clients=clients, reader=reader, kind=kind, classes=classes)
+
+    def report_one_class(self) -> None:
+        """Report an event if clients hold a single class: often meant, and sometimes a wrong column."""
+        if self.kind != "classes" or self.reader is not None:
+            return
+        single = [k for k, samples in enumerate(self.clients) if len(samples) > 1 and len(samples.held()) == 1]
+        if single:
+            report(
+                "client with one class",
+                f"{len(single)} clients hold samples of a single class, the first of them client {single[0]}",
+                count=len(single),
+            )
 
     def most_classes(self) -> int:
         """Return one more than the highest label that is in memory."""
@@ -160,8 +171,6 @@ class OwnArrays(_Own):
         """Return the samples of every client."""
         local = self.kind == "classes" and self.samples.outputs.dim() == 1
         clients = Lazy(len(shares), partial(_part, self.samples, shares.train))
-        if self.kind == "classes":
-            _report_one_class((self.samples.some(one) for one in shares.train), self.kind)
         return OwnClients(
             name=self.name,
             test=self.test,
@@ -185,16 +194,3 @@ def _labels(samples: OwnSamples, kind: str) -> Tensor:
 def _most(parts: Sequence[OwnSamples]) -> int:
     known = [part.outputs for part in parts if part.outputs.numel() and not part.outputs.is_floating_point()]
     return 1 + max((int(targets.max()) for targets in known), default=-1)
-
-
-def _report_one_class(clients: Iterable[OwnSamples], kind: str) -> None:
-    """Report an event if clients hold a single class: often meant, and sometimes a wrong column."""
-    if kind != "classes":
-        return
-    single = [number for number, samples in enumerate(clients) if len(samples) > 1 and len(samples.held()) == 1]
-    if single:
-        report(
-            "client with one class",
-            f"{len(single)} clients hold samples of a single class, the first of them client {single[0]}",
-            count=len(single),
-        )
