@@ -86,7 +86,7 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
     """Return the data that the function at ``module:factory`` makes, and its task if it is the user's own data."""
     name = experiment.data.name
     try:
-        made: Any = imported(name, "data", ConfigError)()
+        made: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
     except NestlingError:
         raise
     except Exception as problem:  # whatever a user's own code raises

@@ -373,7 +373,7 @@ def test_a_run_goes_on_with_the_same_data_only(tmp_path, monkeypatch):
     [
         ("tests.experiment.own_source:wrong", "is a list: its factory returns the arguments of nestling.federate"),
         ("tests.experiment.own_source:misspelt", "has no 'tests'; did you mean 'test'"),
-        ("tests.experiment.own_source:nothing", "cannot be found"),
+        ("tests.experiment.own_source:nothing", "has no factory 'nothing'"),
         ("tests.experiment.own_source:by_client", "has 8 clients, but fleet.clients is 100: set fleet.clients=8"),
     ],
 )
