@@ -148,9 +148,9 @@ def _divided_own_arrays(data: OwnArrays, experiment: Experiment, shares: Partiti
     _refuse_unused(experiment, data.name, ())
     labels = data.for_partition()
     if shares is None:
-        if data.kind != "classes" and experiment.data.partition not in ("iid", "user"):
+        if not data.one_class_each and experiment.data.partition not in ("iid", "user"):
             raise ConfigError(
-                f"{data.name} has no classes to divide it by: use partition='iid', or 'user' with users=…"
+                f"{data.name} has no classes of samples to divide it by: use partition='iid', or 'user' with users=…"
             )
         shares = _partition(experiment, labels, torch.arange(len(data)))
     else:

@@ -282,6 +282,13 @@ def test_models_that_do_not_fit_are_refused(parts):
         nestling.federate(net(outputs=1), wide, wide[0], **FEW)
 
 
+def test_only_classes_of_samples_divide_them():
+    images, _ = digits()
+    maps = (images[:100, None], (images[:100] > 0.5).long())
+    with pytest.raises(NestlingError, match="has no classes of samples to divide it by"):
+        nestling.federate(nn.Conv2d(1, 2, 1), maps, maps, task="segmentation", partition="dirichlet", **FEW)
+
+
 def test_functions_that_cannot_be_sent_are_refused(parts):
     _, test = parts
     with pytest.raises(NestlingError, match="define it with def at the top level of a module"):

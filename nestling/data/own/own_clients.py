@@ -154,22 +154,29 @@ class OwnArrays(_Own):
         """Return one more than the highest label."""
         return _most([self.samples, self.test, self.validation])
 
+    @property
+    def one_class_each(self) -> bool:
+        """Whether every sample has one class, by which samples can be divided."""
+        return self.kind == "classes" and self.samples.outputs.dim() == 1
+
     def for_partition(self) -> Dataset:
         """Return a dataset with the labels and users of these samples, from which `partition` can divide them."""
-        labels, test = (_labels(part, self.kind) for part in (self.samples, self.test))
+        labels, test = (self._labels(part) for part in (self.samples, self.test))
         return Dataset(
             name=self.name,
             inputs=torch.zeros(len(labels), 1),
             targets=labels,
             test_inputs=torch.zeros(len(test), 1),
             test_targets=test,
-            classes=self.classes if self.kind == "classes" and labels.dim() == 1 and self.classes else 1,
+            classes=max(1, self.classes) if self.one_class_each else 1,
             users=self.users,
         )
 
+    def _labels(self, samples: OwnSamples) -> Tensor:
+        return samples.outputs if self.one_class_each else torch.zeros(len(samples), dtype=torch.long)
+
     def divided(self, shares: Partition) -> OwnClients:
         """Return the samples of every client."""
-        local = self.kind == "classes" and self.samples.outputs.dim() == 1
         clients = Lazy(len(shares), partial(_part, self.samples, shares.train))
         return OwnClients(
             name=self.name,
@@ -178,17 +185,12 @@ class OwnArrays(_Own):
             classes=self.classes,
             kind=self.kind,
             clients=clients,
-            shares=shares.test if local else None,
+            shares=shares.test if self.one_class_each else None,
         )
 
 
 def _part(samples: OwnSamples, shares: Sequence[Tensor], number: int) -> OwnSamples:
     return samples.some(shares[number])
-
-
-def _labels(samples: OwnSamples, kind: str) -> Tensor:
-    one_each = kind == "classes" and samples.outputs.dim() == 1
-    return samples.outputs if one_each else torch.zeros(len(samples), dtype=torch.long)
 
 
 def _most(parts: Sequence[OwnSamples]) -> int:
