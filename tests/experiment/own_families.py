@@ -1,5 +1,6 @@
 """Models and data of one's own, small: what a user would bring, as it comes."""
 
+import os
 import random
 import re
 import zipfile
@@ -14,7 +15,7 @@ from torch import nn
 
 from nestling.data import load
 
-DATA = Path("/work/shared/data")  # real data sets, where this machine has them
+DATA = Path(os.environ.get("NESTLING_DATA") or "data")  # the folder of real data sets, if there is one
 HAR, PLAYS = DATA / "uci_har_inertial.npz", DATA / "shakespeare.zip"
 LETTERS = " abcdefghijklmnopqrstuvwxyz'.,;:!?-\n"
 PADDING, MASK, TOKENS = 0, 1, 2 + len(LETTERS)
