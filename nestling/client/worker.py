@@ -199,7 +199,7 @@ class Worker:
         model = submodel.model.eval()
         answers = []
         for inputs, targets in self._samples.for_test(part, start, stop, most):
-            answers.append(task.answer(method.predict(model(inputs)), inputs, targets))
+            answers.append(task.answer_of(model, method.predict, inputs, targets))
         return task.join(answers)
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import msgspec
+from torch import Tensor, nn
 
 from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import submodel
@@ -17,16 +19,20 @@ from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
-from nestling.experiment.federated_data import Source
+from nestling.experiment.federated_data import DividedData, Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
+from nestling.experiment.recorded_data import DataRecord, RecordedData
 from nestling.experiment.simulated_clients import SimulatedClients
-from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.simulation import KINDS, Overrides, Simulation, build, simulate
+from nestling.experiment.statistics_file import read_statistics
 from nestling.methods import Method
 from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, from_file
 from nestling.tasks import Task
+
+_NEEDED = ("model", "method")  # objects of the user's own without which models cannot be built
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,7 @@ class LoadedRun:
     summary: dict[str, Any] = field(repr=False)
     _simulation: Simulation = field(repr=False)
     _state: ServerState = field(repr=False)
+    _statistics: Mapping[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def experiment(self) -> Experiment:
@@ -62,7 +69,8 @@ class LoadedRun:
     def submodel(self, level: str = "full") -> nn.Module:
         """Return the trained sub-model of a level: a plain module in evaluation mode.
 
-        The statistics of batch norms are measured by the run's clients, as before a test.
+        The statistics of batch norms are those of the test of that round. If it was not tested, because the run is in
+        progress or was stopped, the run's clients measure them, for which the data is opened.
 
         Parameters
         ----------
@@ -81,6 +89,8 @@ class LoadedRun:
                 f"the server of {setup.method.name} has no model of level {level!r}, because clients keep theirs: "
                 "only 'full' can be loaded"
             )
+        if plan not in complete and plan.key in self._statistics:
+            complete = {plan: state.download(setup, plan) | self._statistics[plan.key]}
         with clean_torch(settings.threads, settings.device):
             clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
             tensors = with_norm_statistics(
@@ -125,14 +135,31 @@ def load(
         raise RunError(f"{str(path)!r} is not a run directory: it holds no {CONFIG}")
     overrides = Overrides(from_file(path / CONFIG), model, dataset, partition, method, task)
     identity = Identity.read(path)
-    identity.check_objects(path, describe(overrides), "nestling.load")
+    identity.check_objects(path, describe(overrides), "nestling.load", KINDS if identity.data is None else _NEEDED)
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
-        simulation = simulate(overrides)
+        opened = partial(_opened, path, overrides, identity)
+        simulation = opened() if identity.data is None else _without_data(overrides, identity.data, opened)
         state = checkpoint.read(path, simulation.setup)
     if state is None:
         raise RunError(f"{str(path)!r} holds no checkpoint yet: no round is done")
-    identity.check_built(path, simulation, started_over=False)
-    return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state)
+    return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state, read_statistics(path, state.round))
+
+
+def _opened(folder: Path, overrides: Overrides, identity: Identity) -> Simulation:
+    """Return the simulation of a run with its data; raise if it is not the data that the run began with."""
+    identity.check_objects(folder, describe(overrides), "nestling.load")
+    simulation = simulate(overrides)
+    identity.check_built(folder, simulation, started_over=False)
+    return simulation
+
+
+def _without_data(overrides: Overrides, record: DataRecord, opened: Callable[[], Simulation]) -> Simulation:
+    """Return the simulation of a run whose data is opened only when samples are asked for."""
+    data = RecordedData(record, lambda: opened().data)
+    experiment = overrides.experiment
+    weightless = msgspec.structs.replace(experiment, model=msgspec.structs.replace(experiment.model, weights=""))
+    divided = DividedData(data, data, overrides.task or record.known_task())
+    return replace(build(replace(overrides, experiment=weightless), divided), settings=experiment)
 
 
 def _summary(path: Path) -> dict[str, Any]:

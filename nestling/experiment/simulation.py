@@ -10,8 +10,9 @@ from torch import nn
 
 from nestling.data import Dataset, Partition, Text
 from nestling.data.federated import ClientData, FederatedData
+from nestling.data.own.own_clients import OwnArrays
 from nestling.errors import ConfigError
-from nestling.experiment.federated_data import Source, divided_data
+from nestling.experiment.federated_data import DividedData, Source, divided_data
 from nestling.experiment.model import check_output, traced_model
 from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
 from nestling.methods import Method, Participant, Setup, make
@@ -19,6 +20,8 @@ from nestling.seeds import derive
 from nestling.server.cost_meter import CostMeter
 from nestling.settings import Experiment
 from nestling.tasks import Task
+
+KINDS = ("model", "dataset", "partition", "method", "task")  # of objects that callers hand in
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +35,7 @@ class Overrides:
     model
         The global model, with its initial weights.
     dataset
-        A `Dataset` or `Text`, which is divided among clients, or a `FederatedData`, which is divided already.
+        A `Dataset`, a `Text` or `OwnArrays`, which are divided among clients, or a `FederatedData`, which is divided.
     partition
         Which client holds which samples of the data.
     method
@@ -51,7 +54,7 @@ class Overrides:
     def __post_init__(self) -> None:
         accepted: dict[str, tuple[tuple[type, ...], tuple[str, ...], str]] = {  # types, or attributes; both in words
             "model": ((nn.Module,), (), "an nn.Module"),
-            "dataset": ((Dataset, Text), ("test", "client"), "a Dataset, a Text or a FederatedData"),
+            "dataset": ((Dataset, Text, OwnArrays), ("test", "client"), "a Dataset, a Text or a FederatedData"),
             "partition": ((Partition,), (), "a Partition"),
             "method": ((Method,), (), "a Method"),
             "task": ((), ("metrics", "loss", "measure"), "a Task"),
@@ -65,8 +68,7 @@ class Overrides:
 
     def handed(self) -> tuple[str, ...]:
         """Return the kinds of objects that the caller handed in."""
-        kinds = ("model", "dataset", "partition", "method", "task")
-        return tuple(kind for kind in kinds if getattr(self, kind) is not None)
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,14 +150,26 @@ class Simulation:
 def simulate(overrides: Overrides) -> Simulation:
     """Build the simulation of an experiment; raise before any training if something does not fit."""
     settings = overrides.experiment
-    method = overrides.method or make(settings.method, settings.options, settings.parts)
-    divided = divided_data(settings, overrides.dataset, overrides.partition)
-    data, task, clients = divided.data, overrides.task or divided.task, settings.fleet.clients
+    divided = divided_data(settings, overrides.dataset, overrides.partition, overrides.task)
+    data, clients = divided.data, settings.fleet.clients
     if len(data) != clients:
         source = data.name if divided.partition is None else "the partition"
-        raise ConfigError(f"{source} has {len(data)} clients, but fleet.clients is {clients}")
+        raise ConfigError(
+            f"{source} has {len(data)} clients, but fleet.clients is {clients}: set fleet.clients={len(data)}"
+        )
+    simulation = build(overrides, divided)
+    setup = simulation.setup
+    check_output(setup.model, data, setup.task, setup.method)
+    _check(simulation)
+    return simulation
+
+
+def build(overrides: Overrides, divided: DividedData) -> Simulation:
+    """Build a simulation with data that is divided already; whether all fits together is not checked."""
+    settings = overrides.experiment
+    method = overrides.method or make(settings.method, settings.options, settings.parts)
+    data, task, clients = divided.data, divided.task, settings.fleet.clients
     model, axes, started = traced_model(settings, data, task, overrides.model)
-    check_output(model, data, task, method)
     mix = parse_mix(settings.fleet.levels)
     setup = Setup(
         model=model,
@@ -175,11 +189,7 @@ def simulate(overrides: Overrides) -> Simulation:
     )
     fleet = Fleet(clients, settings.fleet.per_round, mix, settings.fleet.assign, settings.seed)
     devices = population(clients, settings.fleet.devices, settings.seed) if settings.fleet.devices else None
-    simulation = Simulation(
-        settings, setup, divided.source, divided.partition, data, divided.public, fleet, devices, started
-    )
-    _check(simulation)
-    return simulation
+    return Simulation(settings, setup, divided.source, divided.partition, data, divided.public, fleet, devices, started)
 
 
 def _check(simulation: Simulation) -> None:

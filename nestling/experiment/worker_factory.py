@@ -10,6 +10,7 @@ import torch
 
 from nestling.client.grouped.group_worker import GroupWorker
 from nestling.data.federated import ClientData, FederatedData
+from nestling.data.own.own_clients import OwnArrays, OwnClients
 from nestling.engines.packing import travels
 from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.kernels.device import find_device
@@ -25,7 +26,12 @@ def worker_factory(overrides: Overrides, simulation: Simulation) -> Callable[[],
     settings, setup = simulation.settings, simulation.setup
     if (settings.engine == "local" and settings.workers == 1) or travels(setup.model):
         return partial(_worker, settings, setup, simulation.data, simulation.public_at_clients)
-    return partial(_rebuilt, replace(overrides, dataset=simulation.dataset, partition=simulation.partition))
+    return partial(_rebuilt, _with_data(overrides, simulation))
+
+
+def _with_data(overrides: Overrides, simulation: Simulation) -> Overrides:
+    task = simulation.setup.task if isinstance(simulation.dataset, OwnClients | OwnArrays) else overrides.task
+    return replace(overrides, dataset=simulation.dataset, partition=simulation.partition, task=task)
 
 
 def _worker(settings: Experiment, setup: Setup, data: FederatedData, public: ClientData | None) -> GroupWorker:

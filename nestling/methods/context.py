@@ -21,6 +21,7 @@ from nestling.data.federated import ClientData
 from nestling.fleet import Level
 from nestling.methods.frozen import frozen_names
 from nestling.methods.rows import output_axis, thawed, token_axes
+from nestling.model_inputs import Inputs
 from nestling.seeds import derive, torch_stream
 from nestling.settings import LocalTraining, ServerSettings, Upload
 from nestling.tasks.task import OutputMask, Task
@@ -59,7 +60,7 @@ class Setup:
 
     model: nn.Module
     axes: AxisMap
-    example: Tensor
+    example: Inputs
     task: Task
     method: Method
     training: LocalTraining = field(default_factory=LocalTraining)
@@ -89,8 +90,8 @@ class Setup:
 
     @cached_property
     def token_axes(self) -> tuple[str, ...]:
-        """The axes of embeddings that look up input words; empty for models of other inputs."""
-        if self.example.is_floating_point():
+        """The axes of embeddings that look up input words; empty where inputs are not the words that are predicted."""
+        if not self.task.reads_classes or not isinstance(self.example, Tensor) or self.example.is_floating_point():
             return ()
         random = torch_stream(0, "tokens")
         ids = torch.randint(self.task.classes, self.example.shape, generator=random)

@@ -144,6 +144,15 @@ def options(name: str) -> list[str]:
     return [f"{option.name}={option.default!r}" for option in _options(METHODS[name]).values()]
 
 
+def has_option(name: str, option: str) -> bool:
+    """Return whether a method of ours has an option.
+
+    >>> has_option("fedrolex", "masked"), has_option("standalone", "step")
+    (True, False)
+    """
+    return name in METHODS and option in _options(METHODS[name])
+
+
 def _options(factory: Callable[..., Method]) -> dict[str, inspect.Parameter]:
     """Return the options of a factory, and of the one that it passes options on to."""
     own = inspect.signature(factory).parameters

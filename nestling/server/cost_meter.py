@@ -21,6 +21,7 @@ from nestling.fleet import TRAINING, Population, round_clock, time_of
 from nestling.methods.context import Participant, RoundContext, Setup
 from nestling.methods.frozen import frozen_slice
 from nestling.methods.messages import TrainJob, Update
+from nestling.model_inputs import arguments, chosen
 from nestling.server.state import Totals
 
 
@@ -59,8 +60,8 @@ class CostMeter:
             return self._cost_of_rows(plan, rows)
         sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items()), plan.blocks
         if sizes not in self._costs:
-            batch = setup.training.batch_size
-            self._costs[sizes] = cost(setup.model, setup.axes, plan, setup.example[:1], batch=batch)
+            batch, (args, kwargs) = setup.training.batch_size, arguments(chosen(setup.example, slice(1)))
+            self._costs[sizes] = cost(setup.model, setup.axes, plan, *args, batch=batch, **kwargs)
         return self._costs[sizes]
 
     def _cost_of_rows(self, plan: Plan, rows: Sequence[str]) -> Cost:
@@ -77,8 +78,9 @@ class CostMeter:
         if key not in self._costs:
             one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
             single = Plan(others | one, plan.blocks)
+            args, kwargs = arguments(chosen(setup.example, slice(1)))
             self._costs[key] = cost(
-                setup.model, setup.cut_axes, single, setup.example[:1], batch=setup.training.batch_size
+                setup.model, setup.cut_axes, single, *args, batch=setup.training.batch_size, **kwargs
             )
         more, most = len(plan.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
         pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)

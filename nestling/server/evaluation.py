@@ -10,7 +10,7 @@ Which other figures there are is up to the task (`nestling.tasks`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from nestling.cut import Plan
@@ -38,6 +38,7 @@ def evaluate(
     levels: Mapping[str, float],
     settings: Evaluate,
     own_models: Sequence[Participant] = (),
+    on_models: Callable[[Mapping[Plan, State]], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the models of a state; return the figures, and the local accuracy of every client.
 
@@ -53,6 +54,8 @@ def evaluate(
         The settings of evaluations.
     own_models
         The clients that have a model of their own, if the method has private tensors.
+    on_models
+        Called with the models that are tested, norm statistics included, unless clients have models of their own.
     """
     server_alone = not settings.submodels and bool(state.separate_global_model(setup))
     if setup.private and not server_alone:
@@ -60,10 +63,12 @@ def evaluate(
         masked = settings.local == "masked"
         own, local = _measure_own_models(setup, data, own_models, own_answers, levels, masked=masked)
         if state.separate_global_model(setup):  # DS-FL's server has a model, too
-            of_server, _ = _measure_global(setup, state, clients, data, levels={}, settings=settings)
+            of_server, _ = _measure_global(
+                setup, state, clients, data, levels={}, settings=settings, on_models=on_models
+            )
             own |= {name: value for name, value in of_server.items() if name not in _OF_OWN_MODELS}
         return own, local
-    return _measure_global(setup, state, clients, data, levels=levels, settings=settings)
+    return _measure_global(setup, state, clients, data, levels=levels, settings=settings, on_models=on_models)
 
 
 def _measure_global(
@@ -74,6 +79,7 @@ def _measure_global(
     *,
     levels: Mapping[str, float],
     settings: Evaluate,
+    on_models: Callable[[Mapping[Plan, State]], None] | None,
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the global model and those cut out of it; return the figures, and the local accuracy of every client."""
     plans = {name: setup.submodel_plan(ratio, state.method_state) for name, ratio in levels.items()}
@@ -83,6 +89,8 @@ def _measure_global(
     states = with_norm_statistics(
         setup, state, clients, data, settings=settings, plans=[whole, *plans.values()], complete=complete
     )
+    if on_models is not None:
+        on_models(states)
 
     def answers_on(part: Literal["test", "validation"], models: Mapping[Plan, State]) -> dict[Plan, Answer]:
         count = len(data.test if part == "test" else data.validation)
@@ -161,7 +169,7 @@ def _add_local_accuracy(
     for client, answer in answers.items():
         share = data.test_share(client)
         share = share[share < len(answer)]
-        held = data.client(client).held()
+        held = data.client(client).held() if len(share) else share  # without a share, its samples need not be read
         if len(share) and len(held):  # a client without training samples has no classes to choose among
             logits = answer[share]
             predicted = held[logits[:, held].argmax(-1)] if masked else logits.argmax(-1)

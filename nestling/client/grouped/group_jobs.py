@@ -97,6 +97,8 @@ class Grouping:
             and size not in ("off", 1)
             and not any(map(method.overriding, ("loss", "finish", "start", "reply")))
             and setup.task.classes > 0
+            and setup.task.cross_entropy
+            and isinstance(setup.example, Tensor)  # a grouped network reads one tensor
             and not setup.select_rows  # every client has rows of its own
             and device == "cpu"  # nothing was measured elsewhere
         )
