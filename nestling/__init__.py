@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nestling.methods import Method, Part, PlanPart
     from nestling.proof import Report, check
     from nestling.settings import Experiment
+    from nestling.sizing import Fitted, fit
 
 __version__ = "0.2.0"
 
@@ -21,6 +22,7 @@ __all__ = [
     "Cost",
     "Dataset",
     "Experiment",
+    "Fitted",
     "LoadedRun",
     "Method",
     "NestlingError",
@@ -34,6 +36,7 @@ __all__ = [
     "check",
     "cost",
     "extract",
+    "fit",
     "importance",
     "load",
     "pack",
@@ -58,6 +61,7 @@ _MODULES = {
         "nestling.methods": "Method Part PlanPart",
         "nestling.experiment": "LoadedRun Result load resume run",
         "nestling.settings": "Experiment",
+        "nestling.sizing": "Fitted fit",
     }.items()
     for name in names.split()
 }

@@ -42,6 +42,10 @@ class ModelError(NestlingError):
     """A model's name or options do not exist."""
 
 
+class BudgetError(NestlingError):
+    """A budget cannot be read, or no sub-model is small enough for it."""
+
+
 class FleetError(NestlingError):
     """The levels, shares, numbers or devices of a fleet are invalid."""
 

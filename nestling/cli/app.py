@@ -20,6 +20,7 @@ from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.doctor import doctor_command
+from nestling.cli.fit import fit_command
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
 from nestling.cli.report import report_command
@@ -78,6 +79,13 @@ _add(
     "nestling cost --model cnn",
     "nestling cost --model resnet18 --levels a,c,0.3 --batch 64 --set classes=100 --set norm=gn",
     "nestling cost --model package.module:factory --json",
+)
+_add(
+    "fit",
+    fit_command,
+    "nestling fit resnet18 --budget '2 MB' --budget '5 MB, 50 MMACs'",
+    "nestling fit vit-tiny --budget 'watch: 200 kB, 20 MB memory' --budget 'phone: 20 ms' --by width --out fleet.toml",
+    "nestling fit runs/first --budget '100 kB' --plot sizes.svg",
 )
 _add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")

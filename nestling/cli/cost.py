@@ -11,7 +11,7 @@ from nestling.cli.screen import AsJson, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
 from nestling.errors import NestlingError
 
-_MAX_BATCH = 10**7  # samples: the product with a model's activations must fit into 64 bits
+MAX_BATCH = 10**7  # samples: the product with a model's activations must fit into 64 bits
 
 
 def cost_command(
@@ -38,8 +38,8 @@ def cost_command(
     from nestling.fleet import parse_levels  # noqa: PLC0415
 
     widths = {level.name: level.ratio for level in parse_levels(levels)}
-    if not 1 <= batch <= _MAX_BATCH:
-        raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {_MAX_BATCH:,}")
+    if not 1 <= batch <= MAX_BATCH:
+        raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {MAX_BATCH:,}")
     rows = _rows(model, widths, batch, parse_options(options or []))
     if as_json:
         print_json(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 from torch import nn
 
+from nestling.budgets import Budget
 from nestling.client.grouped.group_worker import GroupWorker
-from nestling.cut import submodel
+from nestling.cut import Plan, submodel
 from nestling.data import Partition
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
@@ -22,7 +24,9 @@ from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.submodel_choice import Choice, choose
 from nestling.methods import Method
+from nestling.server.evaluation import evaluate
 from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, from_file
@@ -59,22 +63,63 @@ class LoadedRun:
         """The levels whose sub-models the run tests, widest first: name → ratio."""
         return dict(self._simulation.levels)
 
-    def submodel(self, level: str = "full") -> nn.Module:
-        """Return the trained sub-model of a level: a plain module in evaluation mode.
+    def choose(self, budget: str | Budget | Iterable[str]) -> Choice:
+        """Return the largest sub-model that meets a budget, such as ``"2 MB, 50 MMACs"`` (see `nestling.budgets`).
+
+        It is one of the run's levels if sub-models have tensors of their own or all clients train one size; other
+        methods give the largest slice of any ratio. `Choice.trained` says whether clients trained just this size.
+        """
+        simulation = self._simulation
+        levels = [level for level, _ in simulation.fleet.mix]
+        return choose(simulation.setup, simulation.costs, self._state.method_state, levels, budget)
+
+    def submodel(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> nn.Module:
+        """Return a trained sub-model: a plain module in evaluation mode.
 
         The statistics of batch norms are measured by the run's clients, as before a test.
 
         Parameters
         ----------
         level
-            The name of one of the run's `levels`, or ``"full"`` for the whole model.
+            The name of one of the run's `levels`, or ``"full"`` (the default) for the whole model.
+        budget
+            Instead of a level: what the sub-model may cost. The largest that meets it is returned (see `choose`).
+        """
+        return self.submodel_of(self.plan(level, budget=budget))
+
+    def plan(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Plan:
+        """Return the plan of a sub-model, with the arguments of `submodel`."""
+        simulation, state = self._simulation, self._state
+        if level is not None and budget is not None:
+            raise RunError(f"a sub-model has a level or a budget, not both: leave out {level!r} or {str(budget)!r}")
+        if budget is not None:
+            return self.choose(budget).size.plan
+        if level in (None, "full"):
+            return simulation.setup.global_plan(state.method_state)
+        if level not in simulation.levels:
+            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
+        return simulation.setup.submodel_plan(simulation.levels[level], state.method_state)
+
+    def tested(self, ratio: float) -> tuple[str, float | None]:
+        """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
+
+        The value is None where clients have models of their own, of which the server holds none.
         """
         simulation, state = self._simulation, self._state
+        settings, setup, data = simulation.settings, simulation.setup, simulation.data
+        metric = setup.task.metrics[0].name
+        if setup.private:
+            return metric, None
+        with clean_torch(settings.threads, settings.device):
+            clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
+            figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        return metric, figures["submodels"]["one"][metric]
+
+    def submodel_of(self, plan: Plan) -> nn.Module:
+        """Return the trained sub-model of a plan of `plan` or `choose`."""
+        simulation, state = self._simulation, self._state
         setup, settings, data = simulation.setup, simulation.settings, simulation.data
-        if level != "full" and level not in simulation.levels:
-            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
         full = setup.global_plan(state.method_state)
-        plan = full if level == "full" else setup.submodel_plan(simulation.levels[level], state.method_state)
         complete = state.separate_global_model(setup) if plan == full else {}
         with clean_torch(settings.threads, settings.device):
             clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
