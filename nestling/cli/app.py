@@ -20,6 +20,7 @@ from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.doctor import doctor_command
+from nestling.cli.export import export_command
 from nestling.cli.fit import fit_command
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
@@ -86,6 +87,13 @@ _add(
     "nestling fit resnet18 --budget '2 MB' --budget '5 MB, 50 MMACs'",
     "nestling fit vit-tiny --budget 'watch: 200 kB, 20 MB memory' --budget 'phone: 20 ms' --by width --out fleet.toml",
     "nestling fit runs/first --budget '100 kB' --plot sizes.svg",
+)
+_add(
+    "export",
+    export_command,
+    "nestling export runs/first --level c --out small.safetensors",
+    "nestling export runs/first --budget '200 kB' --out small.onnx",
+    "nestling export runs/first --budget '2 MB' --budget '50 MMACs' --format torch --out small.pt2 --json",
 )
 _add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")

@@ -140,11 +140,10 @@ def _rows_of_run(
         )
     with working(f"reading {folder}"):
         import nestling  # noqa: PLC0415
-        from nestling.experiment.submodel_choice import meter_of  # noqa: PLC0415
 
         loaded = nestling.load(folder)
     simulation = loaded._simulation
-    setup, meter = simulation.setup, meter_of(simulation.setup, simulation.costs)
+    setup = simulation.setup
     whole, blocks = sum(parameter.numel() for parameter in setup.model.parameters()), len(setup.axes.blocks)
     rows = []
     for key, budget in budgets.items():
@@ -155,9 +154,9 @@ def _rows_of_run(
         rows.append(row | {"level": choice.level.name, "trained": choice.trained, "metric": metric, "value": value})
     for name, ratio in loaded.levels.items():
         with working(f"testing level {name} of {folder}"):
-            plan = loaded.plan(name)
+            size = loaded.selected(name).size
             metric, value = loaded.tested(ratio)
-        row = _row("", Budget(), setup.method.name, meter.measured(plan, ratio), whole=whole, blocks=blocks)
+        row = _row("", Budget(), setup.method.name, size, whole=whole, blocks=blocks)
         rows.append(row | {"level": name, "trained": True, "metric": metric, "value": value})
     return rows
 

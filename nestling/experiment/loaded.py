@@ -19,12 +19,14 @@ from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
+from nestling.experiment.exported import Exported, export_submodel
 from nestling.experiment.federated_data import Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Overrides, Simulation, simulate
-from nestling.experiment.submodel_choice import Choice, choose
+from nestling.experiment.submodel_choice import Choice, choose, meter_of
+from nestling.fleet import parse_level
 from nestling.methods import Method
 from nestling.server.evaluation import evaluate
 from nestling.server.norm_statistics import with_norm_statistics
@@ -85,20 +87,48 @@ class LoadedRun:
         budget
             Instead of a level: what the sub-model may cost. The largest that meets it is returned (see `choose`).
         """
-        return self.submodel_of(self.plan(level, budget=budget))
+        return self.submodel_of(self.selected(level, budget=budget).size.plan)
 
-    def plan(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Plan:
-        """Return the plan of a sub-model, with the arguments of `submodel`."""
+    def selected(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Choice:
+        """Return which sub-model the arguments of `submodel` mean, and what it costs."""
         simulation, state = self._simulation, self._state
+        setup = simulation.setup
         if level is not None and budget is not None:
             raise RunError(f"a sub-model has a level or a budget, not both: leave out {level!r} or {str(budget)!r}")
         if budget is not None:
-            return self.choose(budget).size.plan
-        if level in (None, "full"):
-            return simulation.setup.global_plan(state.method_state)
-        if level not in simulation.levels:
+            return self.choose(budget)
+        if level not in (None, "full", *simulation.levels):
             raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
-        return simulation.setup.submodel_plan(simulation.levels[level], state.method_state)
+        whole = level in (None, "full")
+        ratio = 1.0 if whole else simulation.levels[str(level)]
+        plan = setup.global_plan(state.method_state) if whole else setup.submodel_plan(ratio, state.method_state)
+        name = parse_level("a" if ratio == 1 else str(level))
+        return Choice(name, True, meter_of(setup, simulation.costs).measured(plan, ratio))
+
+    def export(
+        self,
+        out: str | Path,
+        level: str | None = None,
+        *,
+        budget: str | Budget | Iterable[str] | None = None,
+        format: str | None = None,
+    ) -> Exported:
+        """Write a trained sub-model to a file for devices, verify it, and write a model card beside it.
+
+        The outputs of the file are compared with those of the sub-model on random samples; above a difference of 1e-5,
+        `ExportError` is raised and nothing is written.
+
+        Parameters
+        ----------
+        out
+            The file to write; the model card has its name with the ending ``.md``.
+        level, budget
+            Which sub-model, as in `submodel`.
+        format
+            ``"safetensors"``, ``"torch"`` (an exported program, ``.pt2``), ``"onnx"`` or ``"executorch"``; by default
+            what the ending of `out` says.
+        """
+        return export_submodel(self, self.selected(level, budget=budget), Path(out), format)
 
     def tested(self, ratio: float) -> tuple[str, float | None]:
         """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
@@ -116,7 +146,7 @@ class LoadedRun:
         return metric, figures["submodels"]["one"][metric]
 
     def submodel_of(self, plan: Plan) -> nn.Module:
-        """Return the trained sub-model of a plan of `plan` or `choose`."""
+        """Return the trained sub-model of the plan of a `Choice`."""
         simulation, state = self._simulation, self._state
         setup, settings, data = simulation.setup, simulation.settings, simulation.data
         full = setup.global_plan(state.method_state)
