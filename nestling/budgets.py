@@ -99,6 +99,18 @@ def parse_bytes(text: str) -> float:
     return limit
 
 
+def parse_macs(text: str) -> float:
+    """Return a number of MACs: ``1.5 GMACs``.
+
+    >>> parse_macs("1.5 GMACs")
+    1500000000.0
+    """
+    name, limit = _limit(text.strip())
+    if name != "macs":
+        raise BudgetError(f"{text!r} is no number of MACs: write one such as '1.5 GMACs'")
+    return limit
+
+
 def written(name: str, value: float) -> str:
     """Return a limit, or what is compared with it, in the grammar of budgets.
 

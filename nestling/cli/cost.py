@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
+from nestling.budgets import Budget
 from nestling.cli.screen import AsJson, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
 from nestling.errors import NestlingError
@@ -22,7 +23,12 @@ def cost_command(
         ),
     ],
     levels: Annotated[
-        str, typer.Option(metavar="LEVELS", help="Levels from a (width 1) to e (width 1/16), or widths such as 0.3.")
+        str,
+        typer.Option(
+            metavar="LEVELS",
+            help="Levels from a (width 1) to e (width 1/16), widths such as 0.3, or a file of levels or budgets, as "
+            "fleet.levels takes it.",
+        ),
     ] = "a,b,c,d,e",
     batch: Annotated[
         int, typer.Option(metavar="N", help="The samples of a training step, for activations and memory.")
@@ -35,9 +41,16 @@ def cost_command(
     The table holds parameters, bytes to send, multiply-accumulates (MACs), and the memory of training. A model from
     'nestling list models' is not allocated, so large ones need no memory.
     """
-    from nestling.fleet import parse_levels  # noqa: PLC0415
+    from nestling.fleet import is_levels_file, parse_levels, read_levels_file  # noqa: PLC0415
 
-    widths = {level.name: level.ratio for level in parse_levels(levels)}
+    widths: dict[str, float | Budget]
+    if is_levels_file(levels):
+        file = read_levels_file(levels)
+        widths = {row.name: row.level.ratio if row.level else row.budget or 1.0 for row in file.rows}
+        if file.devices:
+            widths = {level.name: level.ratio for level in file.levels}
+    else:
+        widths = {level.name: level.ratio for level in parse_levels(levels)}
     if not 1 <= batch <= MAX_BATCH:
         raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {MAX_BATCH:,}")
     rows = _rows(model, widths, batch, parse_options(options or []))
@@ -72,17 +85,21 @@ def cost_command(
     )
 
 
-def _rows(name: str, widths: dict[str, float], batch: int, options: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(name: str, widths: dict[str, float | Budget], batch: int, options: dict[str, Any]) -> list[dict[str, Any]]:
     with working(f"tracing {name}"):
         import nestling  # noqa: PLC0415
+        from nestling.sizing import fit  # noqa: PLC0415
 
         target = load(name, options, shapes_only=True)
         model, args, kwargs = target.model, target.args, target.kwargs
         axes = nestling.trace(model, *args, **kwargs)
     whole = sum(parameter.numel() for parameter in model.parameters())
     rows = []
-    for level, width in widths.items():
+    for level, limit in widths.items():
         with working(f"measuring {name} at level {level}"):
+            width = limit
+            if isinstance(width, Budget):
+                width = fit(model, axes, width, *args, batch=batch, by="width", **kwargs).ratio
             costs = nestling.cost(model, axes, nestling.plan(axes, width=width), *args, batch=batch, **kwargs)
         rows.append(
             {

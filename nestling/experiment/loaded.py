@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,7 @@ def load(
     identity = Identity.read(path)
     if identity is not None:
         identity.check_objects(path, describe(overrides), "nestling.load")
+        overrides = replace(overrides, levels_text=identity.levels or None)
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
         simulation = simulate(overrides)
         state = checkpoint.read(path, simulation.setup)

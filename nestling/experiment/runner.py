@@ -169,6 +169,8 @@ def resume(
         first = written if identity is None else identity.began
         if identity is not None:
             identity.check_objects(folder, objects)
+            identity.check_levels(folder)
+            overrides = replace(overrides, levels_text=identity.levels or None)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
         with clean_torch(experiment.threads, experiment.device):
