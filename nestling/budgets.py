@@ -93,10 +93,7 @@ def parse_bytes(text: str) -> float:
     >>> parse_bytes("1.5 MiB")
     1572864.0
     """
-    name, limit = _limit(text.strip())
-    if name != "bytes":
-        raise BudgetError(f"{text!r} is no number of bytes: write one such as '2 MB' or '512 KiB'")
-    return limit
+    return _amount(text, "bytes", "2 MB")
 
 
 def parse_macs(text: str) -> float:
@@ -105,10 +102,7 @@ def parse_macs(text: str) -> float:
     >>> parse_macs("1.5 GMACs")
     1500000000.0
     """
-    name, limit = _limit(text.strip())
-    if name != "macs":
-        raise BudgetError(f"{text!r} is no number of MACs: write one such as '1.5 GMACs'")
-    return limit
+    return _amount(text, "macs", "1.5 GMACs")
 
 
 def written(name: str, value: float) -> str:
@@ -126,6 +120,16 @@ def written(name: str, value: float) -> str:
 
 
 _WHAT = {"bytes": "bytes", "macs": "MACs", "memory": "memory", "seconds": "the time of a step"}
+
+
+def _amount(text: str, name: str, example: str) -> float:
+    try:
+        limited, limit = _limit(text.strip())
+    except BudgetError:
+        limited, limit = "", 0.0
+    if limited != name:
+        raise BudgetError(f"{text!r} is no number of {_WHAT[name]}: write one such as {example!r}")
+    return limit
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -24,6 +24,7 @@ from nestling.cli.export import export_command
 from nestling.cli.fit import fit_command
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
+from nestling.cli.probe import probe_command
 from nestling.cli.report import report_command
 from nestling.cli.reproduce import reproduce_command
 from nestling.cli.run import resume_command, run_command
@@ -94,6 +95,13 @@ _add(
     "nestling export runs/first --level c --out small.safetensors",
     "nestling export runs/first --budget '200 kB' --out small.onnx",
     "nestling export runs/first --budget '2 MB' --budget '50 MMACs' --format torch --out small.pt2 --json",
+)
+_add(
+    "probe",
+    probe_command,
+    "nestling probe",
+    "nestling probe --model resnet18 --levels a,c,e --batch 16",
+    "nestling probe --down '5 MB' --up '1 MB' --json > device.json",
 )
 _add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -65,10 +65,11 @@ def export_command(
         print_json(row)
         return
     score = "–" if exported.value is None else f"{exported.value:.4g}"
-    columns = dict.fromkeys(("level", "parameters", "size", "MACs", exported.metric, "largest difference"), "right")
+    columns: dict[str, Literal["left", "right"]] = {"level": "left"}
+    columns |= dict.fromkeys(("parameters", "size", "MACs", exported.metric, "largest difference"), "right")
     kind = "" if choice.trained else "; a slice between two levels of the run"
     print_table(
-        columns,  # type: ignore[arg-type]  # all are "right"
+        columns,
         [
             [
                 choice.level.name,
