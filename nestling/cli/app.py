@@ -103,7 +103,13 @@ _add(
     "nestling probe --model resnet18 --levels a,c,e --batch 16",
     "nestling probe --down '5 MB' --up '1 MB' --json > device.json",
 )
-_add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
+_add(
+    "check",
+    check_command,
+    "nestling check mynets:make",
+    "nestling check vit-tiny --json",
+    "nestling check resnet8 --plot sizes.svg",
+)
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")
 app.add_typer(data_app, name="data")
 
