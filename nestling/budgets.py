@@ -57,7 +57,8 @@ class Budget:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        return ", ".join(written(field.name, limit) for field in fields(self) if (limit := getattr(self, field.name)))
+        limits = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return ", ".join(written(name, limit, digits=12) for name, limit in limits if limit is not None)
 
 
 def parse_budget(text: str | Budget | Iterable[str]) -> Budget:
@@ -105,18 +106,20 @@ def parse_macs(text: str) -> float:
     return _amount(text, "macs", "1.5 GMACs")
 
 
-def written(name: str, value: float) -> str:
-    """Return a limit, or what is compared with it, in the grammar of budgets.
+def written(name: str, value: float, digits: int = 4) -> str:
+    """Return a limit, or what is compared with it, in the grammar of budgets and with so many digits.
 
     >>> written("bytes", 1_572_864), written("macs", 39_974_912), written("memory", 1e8), written("seconds", 0.0213)
     ('1.573 MB', '39.97 MMACs', '100 MB memory', '21.3 ms')
     """
     if name == "seconds":
-        return f"{value * 1e3:.4g} ms" if value < 1 else f"{value:.4g} s"
+        return f"{value * 1e3:.{digits}g} ms" if value < 1 else f"{value:.{digits}g} s"
     scale, prefix = next(
         ((scale, prefix) for scale, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= scale), (1, "")
     )
-    return f"{value / scale:.4g} {prefix}{'MACs' if name == 'macs' else 'B'}{' memory' if name == 'memory' else ''}"
+    return (
+        f"{value / scale:.{digits}g} {prefix}{'MACs' if name == 'macs' else 'B'}{' memory' if name == 'memory' else ''}"
+    )
 
 
 _WHAT = {"bytes": "bytes", "macs": "MACs", "memory": "memory", "seconds": "the time of a step"}

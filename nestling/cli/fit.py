@@ -142,21 +142,20 @@ def _rows_of_run(
         import nestling  # noqa: PLC0415
 
         loaded = nestling.load(folder)
-    simulation = loaded._simulation
-    setup = simulation.setup
-    whole, blocks = sum(parameter.numel() for parameter in setup.model.parameters()), len(setup.axes.blocks)
+    method, blocks = loaded.experiment.method, len(loaded.axes.blocks)
+    whole = loaded.selected("full").size.parameters
     rows = []
     for key, budget in budgets.items():
         with working(f"searching the sub-models of {folder} for {key}"):
             choice = loaded.choose(budget)
             metric, value = loaded.tested(choice.level.ratio)
-        row = _row(key, budget, setup.method.name, choice.size, whole=whole, blocks=blocks)
+        row = _row(key, budget, method, choice.size, whole=whole, blocks=blocks)
         rows.append(row | {"level": choice.level.name, "trained": choice.trained, "metric": metric, "value": value})
     for name, ratio in loaded.levels.items():
         with working(f"testing level {name} of {folder}"):
             size = loaded.selected(name).size
             metric, value = loaded.tested(ratio)
-        row = _row("", Budget(), setup.method.name, size, whole=whole, blocks=blocks)
+        row = _row("", Budget(), method, size, whole=whole, blocks=blocks)
         rows.append(row | {"level": name, "trained": True, "metric": metric, "value": value})
     return rows
 

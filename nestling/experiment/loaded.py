@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from nestling.axes import AxisMap
 from nestling.budgets import Budget
 from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import Plan, submodel
@@ -65,6 +66,11 @@ class LoadedRun:
         """The levels whose sub-models the run tests, widest first: name → ratio."""
         return dict(self._simulation.levels)
 
+    @property
+    def axes(self) -> AxisMap:
+        """The axes of the global model."""
+        return self._simulation.setup.axes
+
     def choose(self, budget: str | Budget | Iterable[str]) -> Choice:
         """Return the largest sub-model that meets a budget, such as ``"2 MB, 50 MMACs"`` (see `nestling.budgets`).
 
@@ -102,7 +108,7 @@ class LoadedRun:
         whole = level in (None, "full")
         ratio = 1.0 if whole else simulation.levels[str(level)]
         plan = setup.global_plan(state.method_state) if whole else setup.submodel_plan(ratio, state.method_state)
-        name = parse_level("a" if ratio == 1 else str(level))
+        name = parse_level("a" if whole else str(level))
         return Choice(name, True, meter_of(setup, simulation.costs).measured(plan, ratio))
 
     def export(
@@ -187,8 +193,11 @@ def load(
     >>> with tempfile.TemporaryDirectory() as out:
     ...     _ = nestling.run(find("heterofl-digits").with_settings(settings), out=f"{out}/first")
     ...     small = nestling.load(f"{out}/first").submodel(level="c")
+    ...     file = nestling.load(f"{out}/first").export(f"{out}/small.safetensors", budget="100 kB")
     >>> sum(parameter.numel() for parameter in small.parameters())
     6330
+    >>> file.choice.size.bytes, file.difference
+    (97600, 0.0)
     """
     path = Path(folder)
     if not (path / CONFIG).is_file():

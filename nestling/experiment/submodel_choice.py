@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nestling.budgets import Budget, parse_budget, written
 from nestling.cut import Plan
+from nestling.cut.cost import with_batch
 from nestling.cut.extract import State
 from nestling.errors import BudgetError, MethodError
 from nestling.events import report
@@ -15,7 +16,7 @@ from nestling.fleet import Level, parse_level
 from nestling.methods import Setup
 from nestling.server.cost_meter import CostMeter
 from nestling.sizing import Fitted, RatioPath, SizeMeter, largest_plan
-from nestling.sizing.step_time import submodel_seconds, with_batch
+from nestling.sizing.step_time import submodel_seconds
 
 
 @dataclass(frozen=True)

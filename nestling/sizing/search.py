@@ -11,10 +11,11 @@ from torch import nn
 from nestling.axes import AxisMap
 from nestling.budgets import Budget, parse_budget, written
 from nestling.cut import Plan, cost
+from nestling.cut.cost import with_batch
 from nestling.errors import BudgetError
 from nestling.sizing.fitted import Fitted, SizeMeter
 from nestling.sizing.paths import PathName, PlanPath, plan_path
-from nestling.sizing.step_time import submodel_seconds, with_batch
+from nestling.sizing.step_time import submodel_seconds
 
 _NEAR = 1.02  # bytes of a plan that is too slow, relative to one that is not, at which the search ends
 

@@ -23,22 +23,6 @@ STEPS = 20  # measured, of which the median counts
 _WARM_UP = 3  # steps before: the first ones allocate and choose kernels
 
 
-def with_batch(
-    batch: int, example: tuple[Any, ...], kwexample: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return an example whose tensors have `batch` rows, all like the first one.
-
-    >>> with_batch(3, (torch.ones(1, 2),), {})[0][0].shape
-    torch.Size([3, 2])
-    """
-
-    def rows(tensor: Tensor) -> Tensor:
-        return tensor[:1].expand(batch, *tensor.shape[1:]).contiguous() if tensor.dim() else tensor
-
-    args, kwargs = tree_map_only(Tensor, rows, (example, kwexample))
-    return args, kwargs
-
-
 def submodel_seconds(
     model: nn.Module, axes: AxisMap, plan: Plan, *args: Any, limit: float = math.inf, **kwargs: Any
 ) -> float:
@@ -46,6 +30,7 @@ def submodel_seconds(
 
     `limit` is that of `step_seconds`.
     """
+    args, kwargs = tree_map_only(Tensor, Tensor.contiguous, (args, kwargs))
     small = resize(model, axes, plan).to_empty(device="cpu")
     random = torch_stream(0, "step time")
     with torch.no_grad():

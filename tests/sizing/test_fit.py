@@ -221,4 +221,4 @@ def test_budgets_are_written_and_read(parts):
     again = parse_budget(str(budget))
     for field in ("bytes", "macs", "memory", "seconds"):
         before, after = getattr(budget, field), getattr(again, field)
-        assert before == after or after == pytest.approx(before, rel=1e-3)
+        assert before == after or after == pytest.approx(before, rel=1e-9)
