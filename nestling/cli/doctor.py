@@ -29,6 +29,9 @@ _OPTIONAL = {  # package → the extra that installs it
     "tensorboard": "tensorboard",
     "numba": "fast",
     "ray": "ray",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "executorch": "executorch",
 }
 _NAME_WIDTH = 18  # columns
 _X86 = ("sse4_1", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")

@@ -37,7 +37,7 @@ def export_command(
     """Write a trained sub-model to a file for devices, with its model card.
 
     The sub-model has the norm statistics and step sizes of its own size. The file is read again and compared with the
-    sub-model; it is kept only if no output differs by more than 1e-5. The model card is FILE with the ending .md.
+    sub-model; it is kept only if no output differs by more than 1e-5. The model card is FILE.md.
     """
     with working(f"reading {folder}"):
         import nestling  # noqa: PLC0415

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from nestling.budgets import written
 from nestling.data import Dataset
 from nestling.errors import ExportError
-from nestling.experiment.disk import writing
 from nestling.experiment.simulation import Simulation
 from nestling.experiment.submodel_choice import Choice
 from nestling.export import format_of, model_card, write_verified
@@ -49,9 +48,7 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     simulation = loaded._simulation
     setup, settings = simulation.setup, simulation.settings
     form = format_of(format, path)
-    card = path.with_suffix(".md")
-    if card == path:
-        raise ExportError(f"{path.name!r} is the name of the model card: give the file another ending than .md")
+    card = path.with_name(f"{path.name}.md")
     if not path.parent.is_dir():
         raise ExportError(f"{str(path)!r} cannot be written: there is no directory {str(path.parent)!r}")
     if setup.private:
@@ -62,28 +59,27 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     model, plan = loaded.submodel_of(choice.size.plan), choice.size.plan
     tokens = 0 if setup.example.is_floating_point() else setup.task.classes
     metric, value = loaded.tested(choice.level.ratio)
-    with writing(path.parent):
-        difference = write_verified(model, plan, setup.example, path, form, tokens=tokens)
-        score = "not measured" if value is None else f"{value:.4g} on the test samples of {simulation.data.name}"
-        trained = "a level that clients trained" if choice.trained else "a slice between two levels"
-        facts = {
-            "method": f"{setup.method.name}, {loaded.round} rounds, {setup.clients} clients, seed {setup.seed}",
-            "sub-model": f"ratio {choice.level.name}, {trained}",
-            metric: score,
-            "parameters": f"{choice.size.parameters:,}",
-            "size": f"{written('bytes', choice.size.bytes)} ({choice.size.bytes:,} bytes of tensors)",
-            "MACs": f"{choice.size.macs:,} for one sample",
-            "training memory": f"{written('bytes', choice.size.memory)} at batch {choice.size.batch}",
-            "inputs": _inputs(simulation),
-            "verified": f"outputs differ from the sub-model's by at most {difference:.2g}",
-        }
-        about = (
-            f"A sub-model of {settings.model.name}, trained by federated learning on {simulation.data.name} with "
-            f"Nestling: {form.about}."
-        )
-        usage = [line.replace("PATH", repr(path.name)) for line in form.usage]
-        text = model_card(path.stem, about, facts, settings.to_toml(), usage)
-        write_whole(card, text.encode())
+    difference = write_verified(model, plan, setup.example, path, form, tokens=tokens)
+    score = "not measured" if value is None else f"{value:.4g} on the test samples of {simulation.data.name}"
+    trained = "a level that clients trained" if choice.trained else "a slice between two levels"
+    facts = {
+        "method": f"{setup.method.name}, {loaded.round} rounds, {setup.clients} clients, seed {setup.seed}",
+        "sub-model": f"ratio {choice.level.name}, {trained}",
+        metric: score,
+        "parameters": f"{choice.size.parameters:,}",
+        "size": f"{written('bytes', choice.size.bytes)} ({choice.size.bytes:,} bytes of tensors)",
+        "MACs": f"{choice.size.macs:,} for one sample",
+        "training memory": f"{written('bytes', choice.size.memory)} at batch {choice.size.batch}",
+        "inputs": _inputs(simulation),
+        "verified": f"outputs differ from the sub-model's by at most {difference:.2g}",
+    }
+    about = (
+        f"A sub-model of {settings.model.name}, trained by federated learning on {simulation.data.name} with "
+        f"Nestling: {form.about}."
+    )
+    usage = [line.replace("PATH", repr(path.name)) for line in form.usage]
+    text = model_card(path.stem, about, facts, settings.to_toml(), usage)
+    write_whole(card, text.encode())
     return Exported(path, card, form.name, choice, difference, metric, value)
 
 

@@ -77,9 +77,14 @@ class LoadedRun:
         It is one of the run's levels if sub-models have tensors of their own or all clients train one size; other
         methods give the largest slice of any ratio. `Choice.trained` says whether clients trained just this size.
         """
-        simulation = self._simulation
-        levels = [level for level, _ in simulation.fleet.mix]
-        return choose(simulation.setup, simulation.costs, self._state.method_state, levels, budget)
+        simulation, state = self._simulation, self._state
+        setup, levels = simulation.setup, [level for level, _ in simulation.fleet.mix]
+        if setup.per_submodel:  # a level that no client had yet has initial tensors
+            keys = {level: setup.submodel_plan(level.ratio, state.method_state).key for level in levels}
+            levels = [level for level in levels if keys[level] in state.submodels]
+        if not levels:
+            raise RunError(f"{str(self.folder)!r} has no trained sub-model yet: train more rounds")
+        return choose(setup, simulation.costs, state.method_state, levels, budget)
 
     def submodel(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> nn.Module:
         """Return a trained sub-model: a plain module in evaluation mode.
@@ -127,7 +132,7 @@ class LoadedRun:
         Parameters
         ----------
         out
-            The file to write; the model card has its name with the ending ``.md``.
+            The file to write; the model card has its name and ``.md`` at the end.
         level, budget
             Which sub-model, as in `submodel`.
         format

@@ -55,14 +55,12 @@ def simulated_fleet(
         devices = Population(clients, kinds, seed, listed=numbers)
         return Fleet(clients, fleet.per_round, mix, seed=seed), devices, file.text
     levels = _levels(file, setup)
-    different = list(dict.fromkeys(sorted(levels, key=lambda level: -level.ratio)))
-    different = [level for k, level in enumerate(different) if k == 0 or level.ratio < different[k - 1].ratio]
-    place = {level.ratio: number for number, level in enumerate(different)}
-    listed = np.array([place[level.ratio] for level in levels], dtype=np.intp)[numbers]
-    counts = np.bincount(listed, minlength=len(different))
-    mix = tuple((level, float(count / clients)) for level, count in zip(different, counts, strict=True) if count)
-    kept = [number for number, count in enumerate(counts) if count]  # a small share may get no client
-    listed = np.searchsorted(kept, listed)
+    by_ratio = {level.ratio: level for level in reversed(levels)}  # of two names of a ratio, the first
+    ratios = sorted(by_ratio, reverse=True)
+    place_of = np.array([ratios.index(level.ratio) for level in levels], dtype=np.intp)[numbers]
+    used, listed = np.unique(place_of, return_inverse=True)  # a small share may get no client
+    counts = np.bincount(listed).tolist()
+    mix = tuple((by_ratio[ratios[place]], count / clients) for place, count in zip(used, counts, strict=True))
     return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed), None, file.text
 
 

@@ -67,7 +67,7 @@ def choose(
     setup, costs, method_state
         The experiment, the meter of its plans, and what its server keeps for the method.
     levels
-        The levels that clients train.
+        The levels that clients trained.
     budget
         What the sub-model may cost.
     """

@@ -37,8 +37,8 @@ from nestling.fleet.apportion import deal, normalise
 from nestling.fleet.devices import Device
 from nestling.fleet.levels import LEVELS, Level, parse_level, parse_levels
 from nestling.number_checks import parse_number, real
+from nestling.settings.checks import LEVELS_FILES
 
-_SUFFIXES = (".toml", ".json", ".csv")
 _DEVICE = ("memory", "speed", "down", "up")
 _KEYS = ("name", "clients", "share", "level", "budget", *_DEVICE, "available", "fit")
 _RANGE = re.compile(r"(\d{1,8})(?:\s*-\s*(\d{1,8}))?")
@@ -122,7 +122,7 @@ def is_levels_file(levels: str) -> bool:
     >>> is_levels_file("fleet.toml"), is_levels_file("a-b-c")
     (True, False)
     """
-    return levels.strip().lower().endswith(_SUFFIXES)
+    return levels.strip().lower().endswith(LEVELS_FILES)
 
 
 def read_levels_file(path: str) -> LevelsFile:

@@ -83,6 +83,18 @@ def test_nefl_gives_the_largest_trained_submodel_with_its_own_norms_and_steps(tm
         loaded.choose("1 kB")
 
 
+def test_a_level_that_nobody_trained_is_not_chosen(tmp_path):
+    experiment = small(method="nefl", model=RESNET, **TINY)
+    settings = ["fleet.levels=0.3:1,0.6:1,1:6", "fleet.per_round=1"]
+    nestling.run(experiment.with_settings(settings), out=tmp_path / "run")
+    loaded = nestling.load(tmp_path / "run")
+    (trained,) = loaded._state.submodels  # of the one client that took part
+    assert loaded.choose("1 GB").size.plan.key == trained == "full"
+    limit = loaded.selected("full").size.bytes - 1
+    with pytest.raises(NestlingError, match="nefl trained its levels alone, and the smallest, '1', has"):
+        loaded.choose(f"{limit} B")
+
+
 def loaded_name(loaded, level):
     return next(name for name, ratio in loaded.levels.items() if ratio == float(level))
 

@@ -95,7 +95,7 @@ def test_the_command_and_the_model_card(nefl, tmp_path, capsys):
     state, plan = nestling.unpack(path.read_bytes())
     assert plan.key == "full"
     assert sum(tensor.nbytes for tensor in state.values()) == row["bytes"]
-    card = (tmp_path / "small.md").read_text()
+    card = (tmp_path / "small.safetensors.md").read_text()
     assert f"{row['bytes']:,} bytes of tensors" in card
     assert f"{row['macs']:,} for one sample" in card
     assert f"| accuracy | {row['accuracy']:.4g} on the test samples of digits |" in card
@@ -174,7 +174,6 @@ def test_bad_requests(nefl, tmp_path, capsys):
         ({"out": tmp_path / "small.xyz"}, "the format does not follow from the name 'small.xyz'"),
         ({"out": tmp_path / "small.bin", "format": "pickle"}, "there is no format 'pickle'"),
         ({"out": tmp_path / "no" / "small.onnx"}, "there is no directory"),
-        ({"out": tmp_path / "small.md", "format": "torch"}, "is the name of the model card"),
         ({"out": tmp_path / "small.pt2", "level": "c"}, "the run has no level 'c'"),
         ({"out": tmp_path / "small.pt2", "budget": "1 kB"}, "no sub-model meets the budget 1 kB"),
         ({"out": tmp_path / "small.pt2", "budget": "1 MB", "level": "1"}, "not both"),

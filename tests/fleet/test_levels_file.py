@@ -67,6 +67,8 @@ def test_devices_choose_levels_by_memory_and_are_timed(tmp_path):
     assert simulation.devices.device_of(3).memory == 5e6
     result = nestling.run(simulation.settings.with_settings(["rounds=1"]))
     assert result.summary["simulated_seconds"] > 0
+    dropping = simulation.settings.with_settings(["rounds=1", "fleet.deadline=0.000001"])
+    assert nestling.run(dropping).rounds[-1]["dropped"] == 4  # all of a round
 
 
 def test_the_file_that_fit_writes_is_one(tmp_path, capsys):
@@ -146,6 +148,7 @@ def test_settings_that_contradict_the_file(tmp_path):
         ("fleet.assign=dynamic", "use fleet.assign=fixed"),
         ("fleet.devices=laptop", "leave out fleet.devices=laptop"),
         ("method=fedavg", "fedavg has one size for all clients"),
+        ("fleet.deadline=3", "fleet.deadline needs devices, and .*f.toml has none"),
     ):
         with pytest.raises(NestlingError, match=message):
             simulation_of(tmp_path, "f.toml", TOML, setting)
