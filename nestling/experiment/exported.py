@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from nestling.budgets import written
 from nestling.data import Dataset
 from nestling.errors import ExportError
+from nestling.experiment.model import model_options
 from nestling.experiment.simulation import Simulation
 from nestling.experiment.submodel_choice import Choice
 from nestling.export import format_of, model_card, write_verified
 from nestling.files import write_whole
+from nestling.nets import MODELS
 
 if TYPE_CHECKING:
+    from nestling.experiment.hub_model import HubModel
     from nestling.experiment.loaded import LoadedRun
 
 
@@ -81,6 +84,27 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     text = model_card(path.stem, about, facts, settings.to_toml(), usage)
     write_whole(card, text.encode())
     return Exported(path, card, form.name, choice, difference, metric, value)
+
+
+def hub_model(loaded: LoadedRun, choice: Choice) -> HubModel:
+    """Return a sub-model that huggingface_hub can save, load and push; see `LoadedRun.hub_model`."""
+    from nestling.experiment.hub_model import HubModel  # noqa: PLC0415
+
+    simulation = loaded._simulation
+    setup, model = simulation.setup, simulation.settings.model
+    if setup.private:
+        raise ExportError(f"clients of {setup.method.name} keep tensors to themselves: there is no trained sub-model")
+    if model.name not in MODELS or model.width < 1:
+        raise ExportError(
+            f"models for the Hub are those of 'nestling list models' at their whole width, not {model.name!r} at "
+            f"width {model.width:g}: use 'nestling export'"
+        )
+    small = loaded.submodel_of(choice.size.plan)
+    options = model_options(model.name, model.options, simulation.data)
+    shape, dtype = list(setup.example.shape), str(setup.example.dtype).removeprefix("torch.")
+    packed = HubModel(model.name, options, shape, dtype, choice.size.plan.to_json())
+    packed.small.load_state_dict(small.state_dict())
+    return packed.eval()
 
 
 def _inputs(simulation: Simulation) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
-from nestling.experiment.exported import Exported, export_submodel
+from nestling.experiment.exported import Exported, export_submodel, hub_model
 from nestling.experiment.federated_data import Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
@@ -34,6 +34,9 @@ from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, from_file
 from nestling.tasks import Task
+
+if TYPE_CHECKING:
+    from nestling.experiment.hub_model import HubModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +143,14 @@ class LoadedRun:
             what the ending of `out` says.
         """
         return export_submodel(self, self.selected(level, budget=budget), Path(out), format)
+
+    def hub_model(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> HubModel:
+        """Return a trained sub-model that has ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
+
+        It needs huggingface_hub (``nestling[hub]``) and a model of `nestling.nets`; the arguments are those of
+        `submodel`.
+        """
+        return hub_model(self, self.selected(level, budget=budget))
 
     def tested(self, ratio: float) -> tuple[str, float | None]:
         """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
