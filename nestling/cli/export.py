@@ -21,7 +21,9 @@ def export_command(
     budgets: Annotated[
         list[str] | None,
         typer.Option(
-            "--budget", metavar="BUDGET", help="Instead: the largest sub-model within '2 MB', '50 MMACs' or '20 ms'."
+            "--budget",
+            metavar="BUDGET",
+            help="Instead: the largest sub-model within '2 MB', '50 MMACs', '20 ms'; several limits count together.",
         ),
     ] = None,
     form: Annotated[

@@ -59,6 +59,7 @@ def test_bad_requests(heterofl):
         loaded.submodel(budget="small")
 
 
+@pytest.mark.slow
 def test_nefl_gives_the_largest_trained_submodel_with_its_own_norms_and_steps(tmp_path):
     experiment = small(method="nefl", model=RESNET, **TINY).with_settings(
         ["fleet.levels=0.3-0.6-1", "fleet.per_round=8"]

@@ -128,10 +128,10 @@ def test_a_program_is_no_pickle_and_takes_any_batch(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "transformer-mlm", "resnet18-exits"])
+@pytest.mark.parametrize("name", ["transformer-mlm", "resnet18-exits"])
 @pytest.mark.parametrize("form", [name for name in INSTALLED if name != "executorch"])
 def test_words_and_several_outputs(name, form, tmp_path):
-    options = {"lstm": {"widths": (6, 5), "vocabulary": 12}, "resnet18-exits": {"widths": (4, 4, 4, 4)}}.get(
+    options = {"resnet18-exits": {"widths": (4, 4, 4, 4)}}.get(
         name, {"width": 8, "head_width": 4, "hidden": 8, "vocabulary": 20, "depth": 1, "positions": 6}
     )
     net, (x,) = build(name, **options).eval(), example(name, **options)
