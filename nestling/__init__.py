@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nestling.methods import Method, Part, PlanPart
     from nestling.proof import Report, check
     from nestling.settings import Experiment
+    from nestling.sizing import Fitted, fit
 
 __version__ = "0.2.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "Dataset",
     "Experiment",
     "Federated",
+    "Fitted",
     "LoadedRun",
     "Method",
     "NestlingError",
@@ -36,6 +38,7 @@ __all__ = [
     "cost",
     "extract",
     "federate",
+    "fit",
     "importance",
     "load",
     "pack",
@@ -60,6 +63,7 @@ _MODULES = {
         "nestling.methods": "Method Part PlanPart",
         "nestling.experiment": "Federated LoadedRun Result federate load resume run",
         "nestling.settings": "Experiment",
+        "nestling.sizing": "Fitted fit",
     }.items()
     for name in names.split()
 }

@@ -42,6 +42,14 @@ class ModelError(NestlingError):
     """A model's name or options do not exist."""
 
 
+class BudgetError(NestlingError):
+    """A budget cannot be read, or no sub-model is small enough for it."""
+
+
+class ExportError(NestlingError):
+    """A sub-model cannot be exported, or its file does not give the same outputs."""
+
+
 class FleetError(NestlingError):
     """The levels, shares, numbers or devices of a fleet are invalid."""
 

@@ -1,4 +1,4 @@
-"""Describe the processor and PyTorch: the same seed gives the same bytes if both are the same."""
+"""Describe this machine: its processor, its memory and PyTorch."""
 
 from __future__ import annotations
 
@@ -49,3 +49,22 @@ def cpu_name(path: Path = _CPU_INFO) -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Hardware")))
     return next(filter(None, names), "") or platform.processor() or platform.machine() or "unknown"
+
+
+def memory() -> dict[str, int | None]:
+    """Return the bytes of total and available memory; a container may have less than its machine.
+
+    >>> sorted(memory())[:2]
+    ['available', ...]
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {"total": None, "available": None}
+    table = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    memory: dict[str, int | None] = {"total": table.get("MemTotal"), "available": table.get("MemAvailable")}
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    return memory | ({"limit of this container": int(limit)} if limit.isdigit() else {})

@@ -20,8 +20,11 @@ from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.doctor import doctor_command
+from nestling.cli.export import export_command
+from nestling.cli.fit import fit_command
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
+from nestling.cli.probe import probe_command
 from nestling.cli.report import report_command
 from nestling.cli.reproduce import reproduce_command
 from nestling.cli.run import resume_command, run_command
@@ -79,7 +82,34 @@ _add(
     "nestling cost --model resnet18 --levels a,c,0.3 --batch 64 --set classes=100 --set norm=gn",
     "nestling cost --model package.module:factory --json",
 )
-_add("check", check_command, "nestling check mynets:make", "nestling check vit-tiny --json")
+_add(
+    "fit",
+    fit_command,
+    "nestling fit resnet18 --budget '2 MB' --budget '5 MB, 50 MMACs'",
+    "nestling fit vit-tiny --budget 'watch: 200 kB, 20 MB memory' --budget 'phone: 20 ms' --by width --out fleet.toml",
+    "nestling fit runs/first --budget '100 kB' --plot sizes.svg",
+)
+_add(
+    "export",
+    export_command,
+    "nestling export runs/first --level c --out small.safetensors",
+    "nestling export runs/first --budget '200 kB' --out small.onnx",
+    "nestling export runs/first --budget '2 MB' --budget '50 MMACs' --format torch --out small.pt2 --json",
+)
+_add(
+    "probe",
+    probe_command,
+    "nestling probe",
+    "nestling probe --model resnet18 --levels a,c,e --batch 16",
+    "nestling probe --down '5 MB' --up '1 MB' --json > device.json",
+)
+_add(
+    "check",
+    check_command,
+    "nestling check mynets:make",
+    "nestling check vit-tiny --json",
+    "nestling check resnet8 --plot sizes.svg",
+)
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")
 app.add_typer(data_app, name="data")
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestling.cli.screen import AsJson, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, err, out, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
+from nestling.files import write_whole
 
 if TYPE_CHECKING:
     from rich.text import Text
+    from torch import nn
 
     from nestling import AxisMap, Report
 
@@ -21,9 +24,13 @@ def check_command(
         str, typer.Argument(metavar="TARGET", help="A name from 'nestling list models', or package.module:factory.")
     ],
     options: ModelOptions = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Draw the nested sizes, at levels a to e, and what is frozen."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a model can be cut into sub-models.
+    """Prove that a model can be cut into sub-models, and say what cannot be cut and what to do about it.
 
     The exit code is 0 if it can, and 1 if an axis or a sub-model fails. A factory is a function without arguments that
     returns (model, example), where the example is a tensor, a tuple of tensors, or a dictionary of keyword arguments.
@@ -38,6 +45,9 @@ def check_command(
     with working(f"proving the axes of {target}"):
         report = nestling.check(loaded.model, axes, *loaded.args, **loaded.kwargs)
     proof = _as_json(report, axes)
+    if plot is not None:
+        write_whole(plot, _drawing(target, loaded.model, axes).encode())
+        err().print(f"written to {plot}", soft_wrap=True)
     if as_json:
         print_json(proof)
     else:
@@ -47,6 +57,8 @@ def check_command(
 
 def _as_json(report: Report, axes: AxisMap) -> dict[str, Any]:
     """Return the report as the object that --json prints."""
+    from nestling.axes.remedies import remedy  # noqa: PLC0415
+
     rows: dict[str, list[dict[str, Any]]] = {"axis": [], "frozen": [], "sub-model": []}
     for row in report.rows:
         if row.kind == "axis":
@@ -54,7 +66,7 @@ def _as_json(report: Report, axes: AxisMap) -> dict[str, Any]:
             entry = {"name": row.name, "size": row.size, "tensors": tensors, "ok": row.ok}
             rows["axis"].append(entry | {"note": "" if row.ok else row.note})
         elif row.kind == "frozen":
-            rows["frozen"].append({"name": row.name, "size": row.size, "why": row.note})
+            rows["frozen"].append({"name": row.name, "size": row.size, "why": row.note, "remedy": remedy(row.note)})
         else:
             rows["sub-model"].append({"name": row.name, "parameters": row.size, "ok": row.ok, "note": row.note})
     return {
@@ -66,6 +78,28 @@ def _as_json(report: Report, axes: AxisMap) -> dict[str, Any]:
     }
 
 
+def _drawing(target: str, model: nn.Module, axes: AxisMap) -> str:
+    """Return a picture of the sub-models of levels a to e."""
+    from nestling.cut import plan, resize  # noqa: PLC0415
+    from nestling.fleet import LEVELS  # noqa: PLC0415
+    from nestling.report.nested_sizes import NestedAxis, draw_nested  # noqa: PLC0415
+
+    plans = {level: plan(axes, ratio) for level, ratio in LEVELS.items()}
+    sizes = {
+        level: sum(parameter.numel() for parameter in resize(model, axes, one).parameters())
+        for level, one in plans.items()
+    }
+    rows = [
+        NestedAxis(
+            axis.name, axis.size, tuple(one.sizes.get(axis.name, axis.size) for one in plans.values()), axis.frozen
+        )
+        for axis in axes.table.values()
+    ]
+    # first what is frozen and might be freed, last inputs and outputs
+    rows.sort(key=lambda row: (axes.table[row.name].role != "hidden", not row.frozen))
+    return draw_nested(f"{target}: nested sizes", sizes, rows)
+
+
 def _print(proof: dict[str, Any]) -> None:
     axes, frozen, submodels = proof["axes"], proof["frozen"], proof["submodels"]
     print_table(
@@ -75,8 +109,8 @@ def _print(proof: dict[str, Any]) -> None:
     out().print()
     if frozen:
         print_table(
-            {"frozen axis": "left", "units": "right", "why it is never cut": "left"},
-            [[row["name"], f"{row['size']:,}", row["why"]] for row in frozen],
+            {"frozen axis": "left", "units": "right", "why it is never cut": "left", "what to do": "left"},
+            [[row["name"], f"{row['size']:,}", row["why"], row["remedy"]] for row in frozen],
         )
         out().print()
     print_table(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nestling.budgets import Budget
 from nestling.cli.screen import working
 from nestling.cli.target import Target, load
 from nestling.errors import MethodError, NestlingError
@@ -13,7 +14,7 @@ from nestling.settings import as_value
 if TYPE_CHECKING:
     from nestling.axes import AxisMap
     from nestling.cut import Plan
-    from nestling.fleet import Level, Mix
+    from nestling.fleet import Mix
 
 _MEANS = ("parameters", "share", "bytes", "macs", "activations", "memory")
 
@@ -36,9 +37,22 @@ def method_options(settings: Iterable[str], method: str | None) -> dict[str, Any
     return options
 
 
+def levels_of_file(path: str) -> dict[str, float | Budget]:
+    """Return what the rows of a file of levels carry: their name → a ratio or a budget.
+
+    Of a file of devices, which choose among its levels, these are the levels.
+    """
+    from nestling.fleet import read_levels_file  # noqa: PLC0415
+
+    file = read_levels_file(path)
+    if file.devices:
+        return {level.name: level.ratio for level in file.levels}
+    return {row.name: row.level.ratio if row.level else row.budget or 1.0 for row in file.rows}
+
+
 def level_rows(
     name: str,
-    levels: Sequence[Level],
+    levels: Mapping[str, float | Budget],
     batch: int,
     options: dict[str, Any],
     *,
@@ -52,7 +66,7 @@ def level_rows(
     name, options
         The model and its options.
     levels
-        The levels.
+        The levels: name → ratio, or a budget, whose level is the widest that meets it.
     batch
         Samples of a training step.
     method, settings
@@ -63,16 +77,24 @@ def level_rows(
 
         target = load(name, options, shapes_only=True)
         axes = nestling.trace(target.model, *target.args, **target.kwargs)
-        plans = _plans(target, axes, [level.ratio for level in levels], method, settings or {})
+        if method is not None and any(isinstance(limit, Budget) for limit in levels.values()):
+            raise NestlingError("budgets are met by width: leave out --method, or use 'nestling fit'")
+        ratios = [
+            nestling.fit(target.model, axes, limit, *target.args, batch=batch, by="width", **target.kwargs).ratio
+            if isinstance(limit, Budget)
+            else limit
+            for limit in levels.values()
+        ]
+        plans = _plans(target, axes, ratios, method, settings or {})
     whole = sum(parameter.numel() for parameter in target.model.parameters())
     rows = []
-    for level, (plan, source) in zip(levels, plans, strict=True):
-        with working(f"measuring {name} at level {level.name}"):
+    for level, ratio, (plan, source) in zip(levels, ratios, plans, strict=True):
+        with working(f"measuring {name} at level {level}"):
             costs = nestling.cost(target.model, axes, plan, *target.args, batch=batch, **target.kwargs)
         rows.append(
             {
-                "level": level.name,
-                "width": level.ratio,
+                "level": level,
+                "width": ratio,
                 "parameters": costs.parameters,
                 "share": costs.parameters / whole,
                 "bytes": costs.bytes,

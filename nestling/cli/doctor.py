@@ -29,6 +29,9 @@ _OPTIONAL = {  # package → the extra that installs it
     "tensorboard": "tensorboard",
     "numba": "fast",
     "ray": "ray",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "executorch": "executorch",
 }
 _NAME_WIDTH = 18  # columns
 _X86 = ("sse4_1", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
@@ -49,14 +52,14 @@ def doctor_command(
     These are the processor, speed layers, memory, disk space, versions of packages, and which kernels are safe here.
     """
     with working("looking at this machine"):
-        from nestling import __version__  # noqa: PLC0415
+        from nestling import __version__, machine  # noqa: PLC0415
 
         facts: dict[str, Any] = {
             "nestling": {"version": __version__, "folder": str(Path(__file__).parents[1])},
             "system": _system(),
             "processor": _processor(),
             "speed layers": _speed_layers(),
-            "memory": _memory(),
+            "memory": machine.memory(),
             "disk": _disk(),
             "packages": {name: _version(name) for name in _REQUIRED},
             "optional packages": {name: _version(name) for name in _OPTIONAL},
@@ -117,21 +120,6 @@ def _speed_layers() -> dict[str, str]:
     onednn = "on" if torch.backends.mkldnn.is_available() else "off: this PyTorch was built without it"
     layers = {layer.name: f"{'on' if layer.on else 'off'}: {layer.reason}" for layer in speed_layers()}
     return {"oneDNN": onednn, **layers}
-
-
-def _memory() -> dict[str, int | None]:
-    """Return the bytes of total and available memory; a container may have less than its machine."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return {"total": None, "available": None}
-    table = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-    memory: dict[str, int | None] = {"total": table.get("MemTotal"), "available": table.get("MemAvailable")}
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    return memory | ({"limit of this container": int(limit)} if limit.isdigit() else {})
 
 
 def _disk() -> dict[str, dict[str, Any]]:

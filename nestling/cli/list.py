@@ -1,12 +1,14 @@
-"""``nestling list KIND``: the available methods, models, datasets, presets and reproductions."""
+"""``nestling list KIND``: the available methods, models, datasets, presets, reproductions and devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
 
+from nestling.budgets import written
 from nestling.cli.screen import AsJson, print_json, print_table, working
 from nestling.errors import NestlingError, nearest
 
@@ -53,6 +55,23 @@ def _reproductions() -> list[dict[str, Any]]:
     return overview()
 
 
+def _devices() -> list[dict[str, Any]]:
+    from nestling.fleet import DEVICES  # noqa: PLC0415
+
+    return [asdict(device) for device in DEVICES.values()]
+
+
+def _device_cells(device: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": device["name"],
+        "memory": written("bytes", device["memory"]),
+        "speed": f"{written('macs', device['speed'])}/s",
+        "down": f"{written('bytes', device['down'])}/s",
+        "up": f"{written('bytes', device['up'])}/s",
+        "online": f"{device['available']:.0%}",
+    }
+
+
 # What can be listed → a function that returns its rows: objects with the same keys, as --json prints them.
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "methods": _methods,
@@ -60,6 +79,7 @@ KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "datasets": _datasets,
     "presets": _presets,
     "reproductions": _reproductions,
+    "devices": _devices,
 }
 
 
@@ -70,7 +90,7 @@ def list_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the available methods, models, datasets, presets or reproductions."""
+    """List the available methods, models, datasets, presets, reproductions or simulated devices."""
     if kind not in KINDS:
         raise NestlingError(f"there is no list of {kind!r}{nearest(kind, KINDS)}")
     with working(f"reading the {kind}"):
@@ -84,6 +104,8 @@ def list_command(
         from nestling.experiment.reproductions.overview import cells  # noqa: PLC0415
 
         rows = [cells(row) for row in rows]
+    if kind == "devices":
+        rows = [_device_cells(row) for row in rows]
     columns: dict[str, Literal["left", "right"]] = {
         key: "right" if isinstance(value, int | list) else "left" for key, value in rows[0].items()
     }

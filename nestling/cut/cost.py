@@ -64,11 +64,7 @@ def cost(
     if batch is not None and batch < 1:
         raise BuildError(f"a batch has at least one sample, not {batch}")
     if batch is not None:
-        example, kwexample = tree_map_only(
-            Tensor,
-            lambda tensor: tensor[:1].expand(batch, *tensor.shape[1:]) if tensor.dim() else tensor,
-            (example, kwexample),
-        )
+        example, kwexample = with_batch(batch, example, kwexample)
     try:
         macs, activations = on_shapes(lambda args, kwargs: _step(small, args, kwargs), example, kwexample)
     except Exception as problem:
@@ -84,6 +80,22 @@ def cost(
         activations=activations,
         memory=weights + gradients + activations,
     )
+
+
+def with_batch(
+    batch: int, example: tuple[Any, ...], kwexample: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return an example whose tensors have `batch` rows, which are all the first one, without copies of it.
+
+    >>> with_batch(3, (torch.ones(1, 2),), {})[0][0].shape
+    torch.Size([3, 2])
+    """
+
+    def rows(tensor: Tensor) -> Tensor:
+        return tensor[:1].expand(batch, *tensor.shape[1:]) if tensor.dim() else tensor
+
+    args, kwargs = tree_map_only(Tensor, rows, (example, kwexample))
+    return args, kwargs
 
 
 def _step(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from nestling.experiment.federated_data import Source
 from nestling.experiment.recorded_data import DataRecord
 from nestling.experiment.simulation import KINDS, Overrides, Simulation
 from nestling.files import write_whole
+from nestling.fleet import read_levels_file
 from nestling.methods import Method
 from nestling.model_inputs import Inputs, shapes
 from nestling.settings import Experiment
@@ -46,7 +47,7 @@ class Described(msgspec.Struct, frozen=True):
     parts: dict[str, str]
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run began with.
 
     Attributes
@@ -63,6 +64,8 @@ class Identity(msgspec.Struct, frozen=True):
         What determines the last bits of results (`nestling.machine.processor`).
     data
         What models depend on in the data; None in runs of earlier versions.
+    levels
+        The content of the file that fleet.levels names; empty if it names none.
     """
 
     format: str
@@ -72,6 +75,7 @@ class Identity(msgspec.Struct, frozen=True):
     weights: str
     machine: dict[str, str]
     data: DataRecord | None = None
+    levels: str = ""
 
     @classmethod
     def of(cls, simulation: Simulation, objects: Mapping[str, Described]) -> Identity:
@@ -84,6 +88,7 @@ class Identity(msgspec.Struct, frozen=True):
             weights=_digest(simulation.setup.model.state_dict()) if "model" in objects else "",
             machine=machine.processor(),
             data=DataRecord.of(simulation.data, simulation.setup.task),
+            levels=simulation.levels_text,
         )
 
     @classmethod
@@ -142,6 +147,15 @@ class Identity(msgspec.Struct, frozen=True):
             raise RunError(
                 f"no round of {str(folder)!r} was saved, and the weights of the model handed in are not those that "
                 "it began with: hand in the same weights, or start a new run"
+            )
+
+    def check_levels(self, folder: Path) -> None:
+        """Raise if the file that fleet.levels names has changed; if it is gone, its recorded content is used."""
+        path = Path(self.began.fleet.levels.strip())
+        if self.levels and path.is_file() and read_levels_file(str(path)).text != self.levels:
+            raise RunError(
+                f"the file {str(path)!r} of fleet.levels is not the one that {str(folder)!r} was started with: put it "
+                "back, or start another run"
             )
 
     def check_machine(self) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from torch import Tensor, nn
 
+from nestling.axes import AxisMap
+from nestling.budgets import Budget
 from nestling.client.grouped.group_worker import GroupWorker
-from nestling.cut import submodel
+from nestling.cut import Plan, submodel
 from nestling.data import Partition
 from nestling.engines import LocalEngine
 from nestling.errors import RunError, nearest
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
+from nestling.experiment.exported import Exported, export_submodel, hub_model
 from nestling.experiment.federated_data import DividedData, Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
@@ -26,11 +29,17 @@ from nestling.experiment.recorded_data import DataRecord, RecordedData
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import KINDS, Overrides, Simulation, build, simulate
 from nestling.experiment.statistics_file import read_statistics
+from nestling.experiment.submodel_choice import Choice, choose, meter_of
+from nestling.fleet import parse_level
 from nestling.methods import Method
+from nestling.server.evaluation import evaluate
 from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, from_file
 from nestling.tasks import Task
+
+if TYPE_CHECKING:
+    from nestling.experiment.hub_model import HubModel
 
 _NEEDED = ("model", "method")  # objects of the user's own without which models cannot be built
 
@@ -66,8 +75,28 @@ class LoadedRun:
         """The levels whose sub-models the run tests, widest first: name → ratio."""
         return dict(self._simulation.levels)
 
-    def submodel(self, level: str = "full") -> nn.Module:
-        """Return the trained sub-model of a level: a plain module in evaluation mode.
+    @property
+    def axes(self) -> AxisMap:
+        """The axes of the global model."""
+        return self._simulation.setup.axes
+
+    def choose(self, budget: str | Budget | Iterable[str]) -> Choice:
+        """Return the largest sub-model that meets a budget, such as ``"2 MB, 50 MMACs"`` (see `nestling.budgets`).
+
+        It is one of the run's levels if sub-models have tensors of their own or all clients train one size; other
+        methods give the largest slice of any ratio. `Choice.trained` says whether clients trained just this size.
+        """
+        simulation, state = self._simulation, self._state
+        setup, levels = simulation.setup, [level for level, _ in simulation.fleet.mix]
+        if setup.per_submodel:  # a level that no client had yet has initial tensors
+            keys = {level: setup.submodel_plan(level.ratio, state.method_state).key for level in levels}
+            levels = [level for level in levels if keys[level] in state.submodels]
+        if not levels:
+            raise RunError(f"{str(self.folder)!r} has no trained sub-model yet: train more rounds")
+        return choose(setup, simulation.costs, state.method_state, levels, budget)
+
+    def submodel(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> nn.Module:
+        """Return a trained sub-model: a plain module in evaluation mode.
 
         The statistics of batch norms are those of the test of that round. If it was not tested, because the run is in
         progress or was stopped, the run's clients measure them, for which the data is opened.
@@ -75,19 +104,86 @@ class LoadedRun:
         Parameters
         ----------
         level
-            The name of one of the run's `levels`, or ``"full"`` for the whole model.
+            The name of one of the run's `levels`, or ``"full"`` (the default) for the whole model.
+        budget
+            Instead of a level: what the sub-model may cost. The largest that meets it is returned (see `choose`).
+        """
+        return self.submodel_of(self.selected(level, budget=budget).size.plan)
+
+    def selected(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Choice:
+        """Return which sub-model the arguments of `submodel` mean, and what it costs."""
+        simulation, state = self._simulation, self._state
+        setup = simulation.setup
+        if level is not None and budget is not None:
+            raise RunError(f"a sub-model has a level or a budget, not both: leave out {level!r} or {str(budget)!r}")
+        if budget is not None:
+            return self.choose(budget)
+        if level not in (None, "full", *simulation.levels):
+            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
+        whole = level in (None, "full")
+        ratio = 1.0 if whole else simulation.levels[str(level)]
+        plan = setup.global_plan(state.method_state) if whole else setup.submodel_plan(ratio, state.method_state)
+        name = parse_level("a" if whole else str(level))
+        return Choice(name, True, meter_of(setup, simulation.costs).measured(plan, ratio))
+
+    def export(
+        self,
+        out: str | Path,
+        level: str | None = None,
+        *,
+        budget: str | Budget | Iterable[str] | None = None,
+        format: str | None = None,
+    ) -> Exported:
+        """Write a trained sub-model to a file for devices, verify it, and write a model card beside it.
+
+        The outputs of the file are compared with those of the sub-model on random samples; above a difference of 1e-5,
+        `ExportError` is raised and nothing is written.
+
+        Parameters
+        ----------
+        out
+            The file to write; the model card has its name and ``.md`` at the end.
+        level, budget
+            Which sub-model, as in `submodel`.
+        format
+            ``"safetensors"``, ``"torch"`` (an exported program, ``.pt2``), ``"onnx"`` or ``"executorch"``; by default
+            what the ending of `out` says.
+        """
+        return export_submodel(self, self.selected(level, budget=budget), Path(out), format)
+
+    def hub_model(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> HubModel:
+        """Return a trained sub-model that has ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
+
+        It needs huggingface_hub (``nestling[hub]``) and a model of `nestling.nets`; the arguments are those of
+        `submodel`.
+        """
+        return hub_model(self, self.selected(level, budget=budget))
+
+    def tested(self, ratio: float) -> tuple[str, float | None]:
+        """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
+
+        The value is None where clients have models of their own, of which the server holds none.
         """
         simulation, state = self._simulation, self._state
+        settings, setup, data = simulation.settings, simulation.setup, simulation.data
+        metric = setup.task.metrics[0].name
+        if setup.private:
+            return metric, None
+        with clean_torch(settings.threads, settings.device):
+            clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
+            figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        return metric, figures["submodels"]["one"][metric]
+
+    def submodel_of(self, plan: Plan) -> nn.Module:
+        """Return the trained sub-model of the plan of a `Choice`."""
+        simulation, state = self._simulation, self._state
         setup, settings, data = simulation.setup, simulation.settings, simulation.data
-        if level != "full" and level not in simulation.levels:
-            raise RunError(f"the run has no level {level!r}{nearest(str(level), ['full', *simulation.levels])}")
         full = setup.global_plan(state.method_state)
-        plan = full if level == "full" else setup.submodel_plan(simulation.levels[level], state.method_state)
         complete = state.separate_global_model(setup) if plan == full else {}
         if setup.private and not complete and state.separate_global_model(setup):
             raise RunError(
-                f"the server of {setup.method.name} has no model of level {level!r}, because clients keep theirs: "
-                "only 'full' can be loaded"
+                f"the server of {setup.method.name} has no sub-models, because clients keep theirs: only 'full' can be "
+                "loaded"
             )
         if plan not in complete and plan.key in self._statistics:
             complete = {plan: state.download(setup, plan) | self._statistics[plan.key]}
@@ -127,8 +223,11 @@ def load(
     >>> with tempfile.TemporaryDirectory() as out:
     ...     _ = nestling.run(find("heterofl-digits").with_settings(settings), out=f"{out}/first")
     ...     small = nestling.load(f"{out}/first").submodel(level="c")
+    ...     file = nestling.load(f"{out}/first").export(f"{out}/small.safetensors", budget="100 kB")
     >>> sum(parameter.numel() for parameter in small.parameters())
     6330
+    >>> file.choice.size.bytes, file.difference
+    (97600, 0.0)
     """
     path = Path(folder)
     if not (path / CONFIG).is_file():
@@ -136,6 +235,7 @@ def load(
     overrides = Overrides(from_file(path / CONFIG), model, dataset, partition, method, task)
     identity = Identity.read(path)
     identity.check_objects(path, describe(overrides), "nestling.load", KINDS if identity.data is None else _NEEDED)
+    overrides = replace(overrides, levels_text=identity.levels or None)
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
         opened = partial(_opened, path, overrides, identity)
         simulation = opened() if identity.data is None else _without_data(overrides, identity.data, opened)

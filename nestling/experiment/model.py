@@ -74,7 +74,7 @@ def _built_narrow(experiment: Experiment, data: FederatedData, whole: nn.Module,
     sizes = {axes.table[name].size: size for name, size in cut.sizes.items()}  # inside heads and groups
     pairs = {pair for name, shape in before.items() for pair in zip(shape, after[name], strict=True)}
     sizes |= dict(sorted(pairs, reverse=True))  # a width that equals, say, the number of classes: the smaller one
-    options = _options(settings.name, settings.options, data)
+    options = model_options(settings.name, settings.options, data)
     chosen = MODELS[settings.name].options | options
     narrowed = {key: _with_sizes(chosen[key], sizes) for key in _WIDTHS if chosen.get(key) is not None}
     try:
@@ -175,10 +175,10 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
         if not isinstance(model, nn.Module):
             raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
         return model
-    return build(name, **_options(name, options, data))
+    return build(name, **model_options(name, options, data))
 
 
-def _options(name: str, options: dict[str, Any], data: FederatedData) -> dict[str, Any]:
+def model_options(name: str, options: dict[str, Any], data: FederatedData) -> dict[str, Any]:
     """Return the options of a model by name: those that follow from the data, and those given."""
     known = dict(data.model_options)
     if name not in MODELS:

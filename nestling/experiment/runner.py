@@ -175,6 +175,8 @@ def resume(
         identity = Identity.read(folder)
         first = identity.began
         identity.check_objects(folder, objects)
+        identity.check_levels(folder)
+        overrides = replace(overrides, levels_text=identity.levels or None)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
         with clean_torch(experiment.threads, experiment.device):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import nn
@@ -14,7 +14,8 @@ from nestling.data.own.own_clients import OwnArrays
 from nestling.errors import ConfigError
 from nestling.experiment.federated_data import DividedData, Source, divided_data
 from nestling.experiment.model import check_output, traced_model
-from nestling.fleet import Fleet, Level, Population, level_for, online, parse_mix, population
+from nestling.experiment.simulated_fleet import simulated_fleet
+from nestling.fleet import Fleet, Level, Population, level_for, online
 from nestling.methods import Method, Participant, Setup, make
 from nestling.seeds import derive
 from nestling.server.cost_meter import CostMeter
@@ -42,6 +43,8 @@ class Overrides:
         The method, with its options.
     task
         What is learned: loss and metrics.
+    levels_text
+        The content of the file that fleet.levels names, as the run began with it; None to read the file.
     """
 
     experiment: Experiment
@@ -50,6 +53,7 @@ class Overrides:
     partition: Partition | None = None
     method: Method | None = None
     task: Task | None = None
+    levels_text: str | None = None
 
     def __post_init__(self) -> None:
         accepted: dict[str, tuple[tuple[type, ...], tuple[str, ...], str]] = {  # types, or attributes; both in words
@@ -95,6 +99,8 @@ class Simulation:
         The devices of the clients, if the experiment has any.
     started
         A sentence about the pre-trained weights that were loaded; empty if there are none.
+    levels_text
+        The content of the file that fleet.levels names; empty if it names none.
     """
 
     settings: Experiment
@@ -106,6 +112,7 @@ class Simulation:
     fleet: Fleet
     devices: Population | None
     started: str = ""
+    levels_text: str = ""
 
     @cached_property
     def costs(self) -> CostMeter:
@@ -170,7 +177,6 @@ def build(overrides: Overrides, divided: DividedData) -> Simulation:
     method = overrides.method or make(settings.method, settings.options, settings.parts)
     data, task, clients = divided.data, divided.task, settings.fleet.clients
     model, axes, started = traced_model(settings, data, task, overrides.model)
-    mix = parse_mix(settings.fleet.levels)
     setup = Setup(
         model=model,
         axes=axes,
@@ -182,14 +188,24 @@ def build(overrides: Overrides, divided: DividedData) -> Simulation:
         upload=settings.upload,
         select_rows=settings.select_rows,
         accelerate=settings.accelerate != "off",
-        ratios=tuple(sorted(level.ratio for level, _ in mix)),
         clients=clients,
         rounds=settings.rounds,
         seed=settings.seed,
     )
-    fleet = Fleet(clients, settings.fleet.per_round, mix, settings.fleet.assign, settings.seed)
-    devices = population(clients, settings.fleet.devices, settings.seed) if settings.fleet.devices else None
-    return Simulation(settings, setup, divided.source, divided.partition, data, divided.public, fleet, devices, started)
+    fleet, devices, levels_text = simulated_fleet(settings, setup, overrides.levels_text)
+    setup = replace(setup, ratios=tuple(sorted(level.ratio for level, _ in fleet.mix)))
+    return Simulation(
+        settings=settings,
+        setup=setup,
+        dataset=divided.source,
+        partition=divided.partition,
+        data=data,
+        public=divided.public,
+        fleet=fleet,
+        devices=devices,
+        started=started,
+        levels_text=levels_text,
+    )
 
 
 def _check(simulation: Simulation) -> None:

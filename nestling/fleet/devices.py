@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -43,8 +43,8 @@ class Device:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise FleetError(f"a device needs a name, such as 'phone', not {self.name!r}")
-        for field in ("memory", "speed", "down", "up"):
-            real(f"the {field} of device {self.name!r}", getattr(self, field), above=0)
+        for amount in ("memory", "speed", "down", "up"):
+            real(f"the {amount} of device {self.name!r}", getattr(self, amount), above=0)
         real(f"the availability of device {self.name!r}", self.available, least=0, most=1)
 
 
@@ -76,11 +76,12 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class Population:
-    """The devices of all clients, as made by `population`."""
+    """The devices of all clients, as made by `population`; or `listed`: the place in `mix` of every client's device."""
 
     clients: int
     mix: tuple[tuple[Device, float], ...]
     seed: int
+    listed: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
 
     def device_of(self, client: int) -> Device:
         """Return the device of a client, the same in all rounds.
@@ -92,6 +93,8 @@ class Population:
 
     @cached_property
     def _device_numbers(self) -> NDArray[np.intp]:
+        if self.listed is not None:
+            return self.listed
         return deal([share for _, share in self.mix], self.clients, self.seed, "devices")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -41,6 +41,8 @@ class Fleet:
         B.5). NeFL's tiers have equal numbers of clients; here the numbers follow the shares.
     seed
         The seed of all draws.
+    listed
+        The level of every client, as its place in `mix`, instead of exact shares in random order.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Fleet:
     mix: Mix
     assign: str = "fixed"
     seed: int = 0
+    listed: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         clients = whole("the number of clients", self.clients, 1)
@@ -90,6 +93,8 @@ class Fleet:
 
     @cached_property
     def _level_numbers(self) -> NDArray[np.intp]:
+        if self.listed is not None:
+            return self.listed
         return deal([share for _, share in self.mix], self.clients, self.seed, "levels")
 
     @cached_property

@@ -12,6 +12,7 @@ from nestling.errors import ConfigError
 if TYPE_CHECKING:
     from nestling.settings.structs import Experiment, LocalTraining
 
+LEVELS_FILES = (".toml", ".json", ".csv")  # endings of fleet.levels that name a file
 _MOST = 10**9  # of anything that is only compared or counted
 _LARGEST_POWER = 300  # of ten: well within a number of 64 bits
 _SAMPLES_AT_ONCE = 10**7  # in a step: costs multiply this by the activations of a model, in 64 bits
@@ -61,7 +62,7 @@ def check_together(experiment: Experiment) -> None:
     if experiment.engine == "ray" and experiment.device.startswith("cuda:"):
         raise ConfigError(f"Ray deals out GPUs by itself: use device=cuda, not {experiment.device}")
     _check_device(experiment.device, experiment.precision)
-    if fleet.deadline and not fleet.devices:
+    if fleet.deadline and not fleet.devices and not fleet.levels.strip().lower().endswith(LEVELS_FILES):
         raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
 
 

@@ -116,7 +116,8 @@ class Data(_Settings, frozen=True):
 class FleetSettings(_Settings, frozen=True):
     """The devices: how many, how many take part in a round, and which levels they can carry.
 
-    `levels` is a list such as ``a-b-c-d-e`` or, with shares, ``a1-e9`` or ``a:0.06,b:0.1,…``. `assign` is ``fixed`` (a
+    `levels` is a list such as ``a-b-c-d-e`` or, with shares, ``a1-e9`` or ``a:0.06,b:0.1,…``; or a file of clients'
+    levels, budgets or devices, such as ``fleet.toml`` (see `nestling.fleet.levels_file`). `assign` is ``fixed`` (a
     level per client for good), ``dynamic`` (drawn each round) or ``tiers``. With `devices` (``phone-low:6,laptop:1``)
     levels follow from the devices' memory instead, and rounds are timed; `deadline` seconds later clients are dropped.
     """

@@ -18,13 +18,13 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nestling.axes import AxisMap
+from nestling.axes.block_runs import Runs, block_runs, nested_pair
 from nestling.axes.dims import Dim, Dims, Leaf, Product, Sum
 from nestling.cut.extract import Same
 from nestling.cut.plan import kept_count
@@ -38,7 +38,6 @@ _HELD = 16  # ladders at one depth, on which up to three axes or four are held
 
 Depth = tuple[int, ...]  # how many blocks are kept of every run
 Kept = Mapping[str, int]  # how many units are kept of every axis
-Runs = list[list[tuple[str, ...]]]  # runs of units, which are the names of the blocks that go together
 Whole = NDArray[np.integer[Any]]
 
 
@@ -225,26 +224,10 @@ def _size(dim: Dim, kept: Kept) -> int:
 
 
 def runs_of(axes: AxisMap) -> Runs:
-    """Return the blocks in runs of consecutive numbers under one name; blocks with the same number go together.
-
-    A vision transformer's block is ``blocks.3.attention`` and ``blocks.3.mlp``; a gap in the numbers ends a stage.
-    """
-    for outer, inner in pairwise(axes.blocks):
-        if inner.startswith(f"{outer}."):
-            raise MethodError(
-                f"nefl leaves out any block, and in this model the block {inner!r} lies inside {outer!r}; use depthfl"
-            )
-    units: dict[tuple[str, int], list[str]] = {}
-    for block in axes.blocks:
-        words = block.split(".")
-        numbers = [k for k, word in enumerate(words) if word.isdecimal()]
-        place = (".".join(words[: numbers[-1]]), int(words[numbers[-1]])) if numbers else (f"{block}.", 0)
-        units.setdefault(place, []).append(block)
-    runs: Runs = []
-    before = ("", -1)
-    for place, blocks in units.items():
-        if not runs or place != (before[0], before[1] + 1):
-            runs.append([])
-        runs[-1].append(tuple(blocks))
-        before = place
-    return runs
+    """Return the blocks in runs (`block_runs`); raise if some lie inside others."""
+    pair = nested_pair(axes.blocks)
+    if pair is not None:
+        raise MethodError(
+            f"nefl leaves out any block, and in this model the block {pair[1]!r} lies inside {pair[0]!r}; use depthfl"
+        )
+    return block_runs(axes.blocks)

@@ -1,0 +1,118 @@
+"""Export a run's sub-model to a file for devices, with a model card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nestling.budgets import written
+from nestling.data import Dataset
+from nestling.errors import ExportError
+from nestling.experiment.model import model_options
+from nestling.experiment.simulation import Simulation
+from nestling.experiment.submodel_choice import Choice
+from nestling.export import format_of, model_card, write_verified
+from nestling.files import write_whole
+from nestling.nets import MODELS
+
+if TYPE_CHECKING:
+    from nestling.experiment.hub_model import HubModel
+    from nestling.experiment.loaded import LoadedRun
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported file.
+
+    Attributes
+    ----------
+    path, card, format
+        The file, its model card, and its format.
+    choice
+        Which sub-model it holds, and what that costs.
+    difference
+        The largest difference between its outputs and the sub-model's.
+    metric, value
+        What the sub-model scores on the run's test samples; None if that is unknown.
+    """
+
+    path: Path
+    card: Path
+    format: str
+    choice: Choice
+    difference: float
+    metric: str
+    value: float | None
+
+
+def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str | None) -> Exported:
+    """Write a sub-model to a file, verify it, and write its model card; see `LoadedRun.export`."""
+    simulation = loaded._simulation
+    setup, settings = simulation.setup, simulation.settings
+    form = format_of(format, path)
+    card = path.with_name(f"{path.name}.md")
+    if not path.parent.is_dir():
+        raise ExportError(f"{str(path)!r} cannot be written: there is no directory {str(path.parent)!r}")
+    if setup.private:
+        raise ExportError(
+            f"clients of {setup.method.name} keep {len(setup.private)} tensors to themselves, so the server has no "
+            "trained sub-model to export"
+        )
+    model, plan = loaded.submodel_of(choice.size.plan), choice.size.plan
+    tokens = 0 if setup.example.is_floating_point() else setup.task.classes
+    metric, value = loaded.tested(choice.level.ratio)
+    difference = write_verified(model, plan, setup.example, path, form, tokens=tokens)
+    score = "not measured" if value is None else f"{value:.4g} on the test samples of {simulation.data.name}"
+    trained = "a level that clients trained" if choice.trained else "a slice between two levels"
+    facts = {
+        "method": f"{setup.method.name}, {loaded.round} rounds, {setup.clients} clients, seed {setup.seed}",
+        "sub-model": f"ratio {choice.level.name}, {trained}",
+        metric: score,
+        "parameters": f"{choice.size.parameters:,}",
+        "size": f"{written('bytes', choice.size.bytes)} ({choice.size.bytes:,} bytes of tensors)",
+        "MACs": f"{choice.size.macs:,} for one sample",
+        "training memory": f"{written('bytes', choice.size.memory)} at batch {choice.size.batch}",
+        "inputs": _inputs(simulation),
+        "verified": f"outputs differ from the sub-model's by at most {difference:.2g}",
+    }
+    about = (
+        f"A sub-model of {settings.model.name}, trained by federated learning on {simulation.data.name} with "
+        f"Nestling: {form.about}."
+    )
+    usage = [line.replace("PATH", repr(path.name)) for line in form.usage]
+    text = model_card(path.stem, about, facts, settings.to_toml(), usage)
+    write_whole(card, text.encode())
+    return Exported(path, card, form.name, choice, difference, metric, value)
+
+
+def hub_model(loaded: LoadedRun, choice: Choice) -> HubModel:
+    """Return a sub-model that huggingface_hub can save, load and push; see `LoadedRun.hub_model`."""
+    from nestling.experiment.hub_model import HubModel  # noqa: PLC0415
+
+    simulation = loaded._simulation
+    setup, model = simulation.setup, simulation.settings.model
+    if setup.private:
+        raise ExportError(f"clients of {setup.method.name} keep tensors to themselves: there is no trained sub-model")
+    if model.name not in MODELS or model.width < 1:
+        raise ExportError(
+            f"models for the Hub are those of 'nestling list models' at their whole width, not {model.name!r} at "
+            f"width {model.width:g}: use 'nestling export'"
+        )
+    small = loaded.submodel_of(choice.size.plan)
+    options = model_options(model.name, model.options, simulation.data)
+    shape, dtype = list(setup.example.shape), str(setup.example.dtype).removeprefix("torch.")
+    packed = HubModel(model.name, options, shape, dtype, choice.size.plan.to_json())
+    packed.small.load_state_dict(small.state_dict())
+    return packed.eval()
+
+
+def _inputs(simulation: Simulation) -> str:
+    """Return how a sample must look for the model."""
+    example, data = simulation.setup.example, simulation.dataset
+    words = f"{tuple(example.shape[1:])} of {str(example.dtype).removeprefix('torch.')} per sample"
+    if not isinstance(data, Dataset):
+        return words
+    pixels = [] if data.inputs.is_floating_point() else ["pixels divided by 255"]
+    scale = [f"minus {list(data.mean)}, divided by {list(data.std)} by channel"] if data.mean else []
+    return ": ".join(filter(None, [words, ", ".join(pixels + scale)]))

@@ -1,0 +1,7 @@
+"""Files of trained sub-models for devices: written, read again, and compared with the model before they are kept."""
+
+from nestling.export.file_formats import FORMATS, Format, format_of
+from nestling.export.model_card import model_card
+from nestling.export.verified import MAX_DIFFERENCE, write_verified
+
+__all__ = ["FORMATS", "MAX_DIFFERENCE", "Format", "format_of", "model_card", "write_verified"]
