@@ -23,7 +23,15 @@ from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError
 from nestling.events import report
 from nestling.methods.context import ClientContext, Setup
-from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestClientModelJob, TestJob, TrainJob, Update
+from nestling.methods.messages import (
+    GroupJob,
+    JobEnvelope,
+    NormStatisticsJob,
+    TestClientModelJob,
+    TestJob,
+    TrainJob,
+    Update,
+)
 from nestling.methods.parts.static_norms import mean_statistics, norm_sums
 from nestling.methods.sgd import half_of
 from nestling.seeds import derive, numpy_stream, torch_stream
@@ -63,8 +71,10 @@ class Worker:
         self._submodels = Submodels(setup, device)
         self._samples = Samples(setup, data, device)
 
-    def __call__(self, envelope: JobEnvelope) -> Any:
-        """Do a job and return its result: an `Update`, sums of norm statistics, or a task's answer."""
+    def __call__(self, envelope: JobEnvelope | GroupJob) -> Any:
+        """Do a job and return its result: one or several updates, sums of norm statistics, or a task's answer."""
+        if isinstance(envelope, GroupJob):
+            return self._train_group(envelope)
         match envelope.job:
             case TrainJob():
                 return self._train(envelope, envelope.job)
@@ -75,6 +85,9 @@ class Worker:
             case TestClientModelJob():
                 return self._test_client_model(envelope.job, envelope.state | envelope.private)
         raise TypeError(f"a worker cannot do {type(envelope.job).__name__}")
+
+    def _train_group(self, group: GroupJob) -> list[Update]:
+        raise TypeError("jobs of several clients need a GroupWorker")
 
     def _train(self, envelope: JobEnvelope, job: TrainJob) -> Update:
         submodel = self._submodels.get(job.plan, {}, job.who.level.ratio)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +13,14 @@ from nestling.cut.means import mean_state
 from nestling.errors import TrainingError, first_line
 from nestling.events import report
 from nestling.kernels.grouped_layers import Grouped, Layout
-from nestling.methods.messages import GroupJob, JobEnvelope, TrainJob, Update, total_progress
+from nestling.methods.messages import GroupJob, TrainJob, Update, total_progress
 from nestling.seeds import torch_stream
 
 
 class GroupWorker(Worker):
     """Does the jobs of single clients, and `GroupJob`."""
 
-    def __call__(self, envelope: JobEnvelope | GroupJob) -> Any:
-        """Do a job; the result of a `GroupJob` is a list of updates."""
-        return self._train_several(envelope) if isinstance(envelope, GroupJob) else super().__call__(envelope)
-
-    def _train_several(self, group: GroupJob) -> list[Update]:
+    def _train_group(self, group: GroupJob) -> list[Update]:
         problem: Exception | None = None
         if group.layout is not None:
             try:
@@ -33,7 +28,7 @@ class GroupWorker(Worker):
             except (TrainingError, ValueError) as error:
                 problem = error
         jobs = _jobs(group)
-        updates = [super(GroupWorker, self).__call__(one) for one in group.envelopes]  # an error names its client
+        updates: list[Update] = [self(one) for one in group.envelopes]  # an error names its client
         if problem is not None:
             clients = ", ".join(str(job.who.client) for job in jobs)
             report("group split", f"clients {clients} trained one by one, not together: {first_line(problem)}")
