@@ -133,7 +133,7 @@ def check_start(experiment: Experiment) -> None:
     >>> check_start(find("fedavg-digits").with_settings(["method=fedavgg"]))
     Traceback (most recent call last):
         ...
-    nestling.errors.MethodError: there is no method 'fedavgg'; did you mean 'fedavg'...
+    nestling.errors.MethodError: there is no method 'fedavgg', ...; did you mean 'fedavg' or 'lg-fedavg'?
     """
     settings = checked(experiment)
     _check_resources(settings)
