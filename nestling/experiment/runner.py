@@ -133,12 +133,12 @@ def check_start(experiment: Experiment) -> None:
     >>> check_start(find("fedavg-digits").with_settings(["method=fedavgg"]))
     Traceback (most recent call last):
         ...
-    nestling.errors.MethodError: there is no method 'fedavgg', ...; did you mean 'fedavg' or 'lg-fedavg'?
+    nestling.errors.MethodError: there is no method 'fedavgg'...; did you mean 'fedavg' or ...
     """
     settings = checked(experiment)
     _check_resources(settings)
     with collect(), clean_torch(settings.threads, settings.device):  # the run itself reports the events
-        simulate(Overrides(settings))
+        check_first_step(simulate(Overrides(settings)))
 
 
 def resume(
