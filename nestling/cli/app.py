@@ -29,6 +29,7 @@ from nestling.cli.report import report_command
 from nestling.cli.reproduce import reproduce_command
 from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, examples
+from nestling.cli.sweep import sweep_command
 from nestling.heap import keep_freed_memory
 
 app = typer.Typer(
@@ -64,6 +65,14 @@ _add(
     "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3 --out runs/compare",
     "nestling compare heterofl-digits fjord-digits rounds=40 --json",
     "nestling compare runs/first runs/second",
+)
+_add(
+    "sweep",
+    sweep_command,
+    "nestling sweep heterofl-digits local.lr=0.01,0.03,0.1 method=heterofl,fedrolex --seeds 3",
+    "nestling sweep heterofl-digits fleet.levels=a-e,a-c-e rounds=50 --jobs 2 --out runs/levels --dry-run",
+    "nestling sweep fedavg-digits 'model.options.widths=[8, 16, 32],[16, 32, 64]' 'local.milestones=[10, 20]' --json",
+    """nestling sweep heterofl-digits "parts='','fedprox:0.01,feddyn:0.1'\"""",
 )
 _add(
     "reproduce",

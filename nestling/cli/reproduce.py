@@ -12,9 +12,10 @@ import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
-from nestling.errors import NestlingError, RunError, RunFailed
+from nestling.cli.side_by_side import raise_failed
 
 if TYPE_CHECKING:
+    from nestling.errors import NestlingError
     from nestling.experiment.reproductions.finished_runs import Finished
     from nestling.experiment.reproductions.table_runs import Progress, TableRun
     from nestling.report.reproduction_table import Table
@@ -122,10 +123,7 @@ def reproduce_command(
             finally:
                 table = save(folder)
     _print_table(table, None if finished_only else folder, form, as_json)
-    if failed:
-        path, problem = next(iter(failed.items()))
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise (RunFailed if problem.exit_code == 1 else RunError)(f"{path} failed{more}: {problem}")
+    raise_failed(failed)
 
 
 def _run(runs: list[TableRun], finished: Finished, folder: Path, jobs: int, version: str) -> dict[Path, NestlingError]:

@@ -20,7 +20,7 @@ from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.parent import end_if_script_is_unguarded
 from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError
-from nestling.events import EventLog, report
+from nestling.events import EventLog, collect, report
 from nestling.experiment import checkpoint
 from nestling.experiment.callback import Callback, Callbacks
 from nestling.experiment.changes import check_rounds, check_settings
@@ -125,6 +125,20 @@ def run(
         state = ServerState.start(simulation.setup, folder)
         with writing(folder):
             return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
+
+
+def check_start(experiment: Experiment) -> None:
+    """Raise if `run` would refuse an experiment before its first round; this builds its model and opens its data.
+
+    >>> check_start(find("fedavg-digits").with_settings(["method=fedavgg"]))
+    Traceback (most recent call last):
+        ...
+    nestling.errors.MethodError: there is no method 'fedavgg'...; did you mean 'fedavg' or ...
+    """
+    settings = checked(experiment)
+    _check_resources(settings)
+    with collect(), clean_torch(settings.threads, settings.device):  # the run itself reports the events
+        check_first_step(simulate(Overrides(settings)))
 
 
 def resume(

@@ -54,7 +54,7 @@ def run_sweep(
     """
     end_if_script_is_unguarded()
     for folder, experiment in experiments.items():
-        _check_same_settings(folder, experiment)
+        check_same_settings(folder, experiment)
     rounds = sum(experiment.rounds for experiment in experiments.values())
     waiting: deque[Path] = deque(experiments)
     failed: dict[Path, NestlingError] = {}
@@ -75,7 +75,7 @@ def run_sweep(
                     _log_events(folder)
                     if problem is not None:
                         failed[folder] = problem
-            on_progress(sum(_rounds_done(folder) for folder in experiments), rounds)
+            on_progress(sum(rounds_done(folder) for folder in experiments), rounds)
     finally:
         _stop(children)
     return failed
@@ -184,7 +184,7 @@ def _log_events(folder: Path) -> None:
         logger.warning("%s: see %s", in_words(totals), folder / EVENTS)
 
 
-def _check_same_settings(folder: Path, experiment: Experiment) -> None:
+def check_same_settings(folder: Path, experiment: Experiment) -> None:
     """Raise if a directory holds a run with other settings, except for those that cannot change its numbers."""
     path = folder / CONFIG
     other = sorted(changed_settings(from_file(path), experiment).keys() - HARMLESS) if path.exists() else []
@@ -192,6 +192,7 @@ def _check_same_settings(folder: Path, experiment: Experiment) -> None:
         raise RunError(f"{str(folder)!r} holds a run with other settings ({', '.join(other)}): give another --out")
 
 
-def _rounds_done(folder: Path) -> int:
+def rounds_done(folder: Path) -> int:
+    """Return how many rounds a run has recorded; 0 if it has not begun."""
     path = folder / METRICS
     return path.read_bytes().count(b"\n") if path.exists() else 0

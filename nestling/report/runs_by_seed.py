@@ -106,7 +106,10 @@ def _labels(groups: Sequence[tuple[str, str, int, Run]]) -> list[str]:
         own = flattened(run.settings)
         keys = sorted({key for flat in rivals.values() for key in flat} - set(_BESIDE))
         apart = [key for key in keys if any(flat.get(key) != own.get(key) for flat in rivals.values())]
-        shown = ", ".join(f"{key}={own.get(key, '–')}" for key in apart[:3]) + (", …" if len(apart) > 3 else "")
+        few = apart[:3]
+        alike = sum(all(flat.get(key) == own.get(key) for key in few) for flat in rivals.values()) > 1
+        few = apart if alike else few
+        shown = ", ".join(f"{key}={own.get(key, '–')}" for key in few) + (", …" if len(apart) > len(few) else "")
         label = (name + (f" ({shown})" if shown else "") + (f" #{copy + 1}" if copy else "")) or "unnamed"
         number, unique = 2, label
         while unique in labels:

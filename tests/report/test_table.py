@@ -1,5 +1,6 @@
 """Experiments and their table: who is grouped with whom, what is averaged, who wins."""
 
+import itertools
 import json
 import statistics
 from dataclasses import replace
@@ -92,6 +93,15 @@ def test_experiments_of_one_name_are_told_apart_by_their_settings():
     groups = experiments([run(settings=slow), run(settings=fast, seed=1), run(settings=elsewhere, seed=4)])
     assert [experiment.label for experiment in groups] == ["one (local.lr=0.1)", "one (local.lr=0.5)"]
     assert [[each.seed for each in experiment.runs] for experiment in groups] == [[0, 4], [1]]
+
+
+def test_a_label_has_all_settings_where_three_of_them_do_not_tell_experiments_apart():
+    grid = itertools.product("ab", "cd", "ef", "gh")
+    groups = experiments([run(settings=dict(zip("wxyz", values, strict=True))) for values in grid])
+    assert len(groups) == 16
+    assert groups[1].label == "one (w=a, x=c, y=e, z=h)"
+    few = experiments([run(settings=dict.fromkeys("wxyz", value)) for value in "ab"])
+    assert few[0].label == "one (w=a, x=a, y=a, …)"
 
 
 def test_a_seed_run_twice_is_not_two_samples():
