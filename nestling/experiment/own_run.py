@@ -73,7 +73,7 @@ def federate(
     clients: Any,
     test: Any = None,
     *,
-    method: str | Method = "fedrolex",
+    method: str | Method = "heterofl",
     levels: str = "a-b-c",
     task: Task | str | None = None,
     loss: LossFunction | None = None,
