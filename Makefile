@@ -1,4 +1,4 @@
-# Every target sets up what it needs; the second time that costs nothing.
+# Every target sets up what it needs; nothing is done twice.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -19,8 +19,8 @@ demo: $(READY)   ## compare methods on digits, with devices of five sizes: a tab
 	@rm -rf demo
 	$(BIN)/nestling compare $(DEMO) --out demo
 
-# Each worker begins with tests that lie side by side and takes over from others at the end: what the tests of a file
-# share (nets, engines, a Ray) is made once and not by every worker.
+# Each worker starts with consecutive tests and takes over tests of others at the end, so that what the tests of a file
+# share (nets, engines, a Ray) is created once and not by every worker.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: $(READY)   ## all tests but the slow ones, on every core
@@ -29,7 +29,7 @@ test: $(READY)   ## all tests but the slow ones, on every core
 slow: $(READY)   ## the tests marked slow (pytest says 5 where there are none)
 	$(PYTEST) -m slow tests || test $$? = 5
 
-# oneDNN chooses its kernels by the processor: where AVX-512 is there, those of most laptops would never be tested.
+# oneDNN chooses its kernels by the processor: on one with AVX-512, the kernels of most laptops would not be tested.
 TRAINING := tests/client tests/kernels tests/methods tests/nets tests/tasks tests/server/test_round.py
 
 avx2: $(READY)   ## the tests that train, with the kernels of processors without AVX-512
@@ -52,16 +52,16 @@ imports: $(READY)
 check: COVER := --cov --cov-report=
 check: lint types imports test coverage slow   ## lint, types, import contract, all tests, and which lines they reach
 
-# Those of `make test`, in its own processes: worker processes and programs that tests start are not counted.
+# The coverage of `make test`, without worker processes and programs that tests start.
 coverage: $(READY)
 	@$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
 
-# What a refactoring must not change. NAMES chooses some of the runs in tests/golden/golden_runs.toml.
+# The bytes that a refactoring must not change. NAMES selects runs of tests/golden/golden_runs.toml.
 golden: $(READY) ## do runs leave the same bytes as at an earlier revision? make golden BASE=REV
 	$(BIN)/python tests/golden/golden.py '$(BASE)' $(NAMES)
 
-# Other systems that rounds are compared with have environments of their own, as their pins differ. Where one cannot be
-# made, say without a network, the benchmark tells so and measures the rest.
+# The systems that rounds are compared with need other versions of packages, so each has its own environment. If one cannot
+# be created, for example without a network, the benchmark reports that and measures the rest.
 OTHERS := .venv-flower/.ready .venv-pfl/.ready
 
 .venv-%/.ready: bench/%.txt constraints.txt

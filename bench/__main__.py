@@ -34,24 +34,24 @@ def bench_command(
     if revision and read is None:
         if parts and parts != ["rounds"]:
             raise ConfigError("--against is for the part rounds alone")
-        found = _against(revision, quick)
+        results = _against(revision, quick)
     else:
-        found = _measured(parts or [], quick) if read is None else _read(read)
+        results = _measured(parts or [], quick) if read is None else _read(read)
     if as_json:
-        print_json(found)
+        print_json(results)
     elif as_markdown:
-        out().print(markdown(found))
+        out().print(markdown(results))
     else:
-        _show(found)
+        _show(results)
 
 
 def _measured(names: list[str], quick: bool) -> dict[str, Any]:
     parts = chosen(names)
-    found = {}
+    results = {}
     for name, part in parts.items():
         with working(f"measuring {name}"):
-            found[name] = measure(part, quick)
-    return report(found, quick)
+            results[name] = measure(part, quick)
+    return report(results, quick)
 
 
 def _against(revision: str, quick: bool) -> dict[str, Any]:
@@ -61,23 +61,23 @@ def _against(revision: str, quick: bool) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found["parts"].items()
+        results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        results["parts"].items()
     except OSError as problem:
         raise ConfigError(f"{str(path)!r} cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{str(path)!r} is not what 'python -m bench --json' prints") from None
-    return found
+    return results
 
 
-def _show(found: dict[str, Any]) -> None:
-    for header, rows, note in cells(found):
+def _show(results: dict[str, Any]) -> None:
+    for header, rows, note in cells(results):
         print_table(
             {name: "left" if place == 0 or name in ("kept", "note") else "right" for place, name in enumerate(header)},
             rows,
             caption=note,
         )
-    out().print(facts(found), style="dim")
+    out().print(facts(results), style="dim")
 
 
 def main(args: list[str] | None = None) -> int:

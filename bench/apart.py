@@ -41,8 +41,8 @@ def memory(process: int | str = "self") -> int:
 
 
 def _status(process: int | str, what: str) -> int:
-    told = Path(f"/proc/{process}/status").read_text(encoding="ascii")
-    return int(told.partition(what)[2].split()[0])
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return int(status.partition(what)[2].split()[0])
 
 
 def machine() -> dict[str, Any]:
@@ -57,5 +57,5 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return told.partition("model name")[2].partition("\n")[0].strip("\t :") or "unknown"
+    status = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return status.partition("model name")[2].partition("\n")[0].strip("\t :") or "unknown"

@@ -22,12 +22,12 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    told = message.content["told"]
-    simulation = simulation_of(told["workload"], told["quick"])
-    net = model(told["workload"], told["quick"], told["ratio"])
+    config = message.content["config"]
+    simulation = simulation_of(config["workload"], config["quick"])
+    net = model(config["workload"], config["quick"], config["ratio"])
     net.load_state_dict(message.content["slice"].to_torch_state_dict())
-    steps(net, read(simulation, told["client"], told["round"]), simulation.settings.local)
-    content = RecordDict({"slice": ArrayRecord(net.state_dict()), "told": ConfigRecord({"client": told["client"]})})
+    steps(net, read(simulation, config["client"], config["round"]), simulation.settings.local)
+    content = RecordDict({"slice": ArrayRecord(net.state_dict()), "config": ConfigRecord({"client": config["client"]})})
     return Message(content, reply_to=message)
 
 

@@ -120,11 +120,11 @@ def main() -> None:
     """Print the table as JSON; what is being measured goes to stderr."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    found = []
+    table_rows = []
     for case, ratio, row in rows():
         print(f"{case.name} {ratio:g} batch {case.batch}: {row.gains}", file=sys.stderr, flush=True)
-        found.append(row)
-    print(msgspec.json.format(msgspec.json.encode(Table(COMMAND, found)), indent=1).decode())
+        table_rows.append(row)
+    print(msgspec.json.format(msgspec.json.encode(Table(COMMAND, table_rows)), indent=1).decode())
 
 
 if __name__ == "__main__":

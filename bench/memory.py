@@ -29,7 +29,7 @@ def merge_and_tell_peak(name: str, count: int) -> int:
     axes, whole = trace(model, *example(name)), model.state_dict()
     tally = Tally(axes, whole)
     for client in range(count):
-        made = plan(axes, LEVELS[client % len(LEVELS)], "random", seed=client)
-        tally.add(extract(axes, made, whole), made)
+        slice_plan = plan(axes, LEVELS[client % len(LEVELS)], "random", seed=client)
+        tally.add(extract(axes, slice_plan, whole), slice_plan)
     tally.value()
     return most_memory()

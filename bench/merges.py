@@ -42,8 +42,8 @@ def merges(quick: bool = False) -> Iterator[Figure]:
             def merge(trusted: bool, fleet: Fleet = fleet) -> float:
                 tally.restart(whole)
                 start = time.perf_counter()
-                for state, made in fleet:
-                    tally.add(state, made, trusted=trusted)
+                for state, slice_plan in fleet:
+                    tally.add(state, slice_plan, trusted=trusted)
                 return time.perf_counter() - start
 
             repeats = 1 if quick else 9 if count == 10 else 5
@@ -71,11 +71,11 @@ def _fleet(axes: AxisMap, whole: dict[str, Tensor], pick: str, count: int) -> Fl
     fleet = []
     for client in range(count):
         width = LEVELS[client % len(LEVELS)]
-        made = plan(axes, width, pick, round=37, seed=client)
+        slice_plan = plan(axes, width, pick, round=37, seed=client)
         key = width, client // len(LEVELS) % 2
         if key not in states:
-            states[key] = extract(axes, made, whole)
-        fleet.append((states[key], made))
+            states[key] = extract(axes, slice_plan, whole)
+        fleet.append((states[key], slice_plan))
     return fleet
 
 

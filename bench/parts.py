@@ -59,12 +59,12 @@ def measure(part: Part, quick: bool = False) -> dict[str, Any]:
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
-        found = list(part(quick))
+        entries = list(part(quick))
     finally:
         torch.set_num_threads(before)
     return {
-        "figures": [asdict(one) for one in found if isinstance(one, Figure)],
-        "tables": [asdict(one) for one in found if isinstance(one, Table)],
+        "figures": [asdict(one) for one in entries if isinstance(one, Figure)],
+        "tables": [asdict(one) for one in entries if isinstance(one, Table)],
     }
 
 

@@ -17,8 +17,8 @@ from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, Mo
 
 def populations(quick: bool = False) -> Iterator[Figure]:
     """Setting up 342,477 clients that hold text, and rounds of 200 of them against those of a small population."""
-    told = apart(set_up_and_tell)
-    seconds, more, most = told["seconds"], told["more"], told["most"]
+    figures = apart(set_up_and_tell)
+    seconds, more, most = figures["seconds"], figures["more"], figures["most"]
     yield Figure("set-up of 342,477 clients", seconds, "s", "≤ 5", seconds <= 5, "made-up sentences")
     note = f"beyond what is imported before; the whole program has {most / 1024:.0f} MiB"
     yield Figure("memory of that set-up", more / 1024, "MiB", "≤ 286 (300 MB)", more * 1024 <= 300e6, note)

@@ -8,7 +8,7 @@ from typing import Any
 Cells = tuple[tuple[str, ...], list[list[str]], str]  # the header, rows, and what is said below
 
 
-def cells(found: Mapping[str, Any]) -> Iterator[Cells]:
+def cells(results: Mapping[str, Any]) -> Iterator[Cells]:
     """Yield the tables of a report: of every part its own, then the one of its figures.
 
     >>> figure = {"name": "merge", "value": 0.912, "unit": "× copy_", "bound": "≥ 0.9", "ok": True, "note": ""}
@@ -16,7 +16,7 @@ def cells(found: Mapping[str, Any]) -> Iterator[Cells]:
     >>> next(cells(report))
     (('merges', 'measured', 'bound', 'kept', 'note'), [['merge', '0.91 × copy_', '≥ 0.9', 'yes', '']], '')
     """
-    for name, part in found["parts"].items():
+    for name, part in results["parts"].items():
         for table in part["tables"]:
             rows = [[row, *map(number, values)] for row, values in table["rows"]]
             yield (table["title"], *table["columns"]), rows, table["note"]
@@ -24,17 +24,17 @@ def cells(found: Mapping[str, Any]) -> Iterator[Cells]:
         yield (name, "measured", "bound", "kept", "note"), rows, ""
 
 
-def facts(found: Mapping[str, Any]) -> str:
+def facts(results: Mapping[str, Any]) -> str:
     """Return what the figures of a report depend on, as a line.
 
     >>> facts({"machine": {"cores": 2, "torch": "2.13.0"}, "quick": True})
     'medians of interleaved repeats: cores 2, torch 2.13.0; quick, so they mean little'
     """
-    told = ", ".join(f"{what} {value}" for what, value in found["machine"].items())
-    return f"medians of interleaved repeats: {told}{'; quick, so they mean little' if found.get('quick') else ''}"
+    machine = ", ".join(f"{what} {value}" for what, value in results["machine"].items())
+    return f"medians of interleaved repeats: {machine}{'; quick, so they mean little' if results.get('quick') else ''}"
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """Return the tables of a report as Markdown.
 
     >>> table = {"title": "seconds", "columns": ["floor"], "rows": [["cifar", [1.5]]], "note": "idle"}
@@ -47,8 +47,8 @@ def markdown(found: Mapping[str, Any]) -> str:
     <BLANKLINE>
     medians of interleaved repeats: cores 2
     """
-    tables = (_table(header, rows, below) for header, rows, below in cells(found))
-    return "\n\n".join([*filter(None, tables), facts(found)])
+    tables = (_table(header, rows, below) for header, rows, below in cells(results))
+    return "\n\n".join([*filter(None, tables), facts(results)])
 
 
 def _table(header: tuple[str, ...], rows: list[list[str]], below: str) -> str:

@@ -43,15 +43,15 @@ def _step(gamma: float, batch: int) -> tuple[Callable[[], None], int]:
     """A training step of one of NeFL's sub-models (WD), and the MACs of its forward pass."""
     model = build(MODEL)
     axes = trace(model, *example(MODEL))
-    made = nefl_plan(axes, frozenset(name for name, _ in model.named_parameters()), gamma)
-    small = submodel(model, axes, made).train()
+    slice_plan = nefl_plan(axes, frozenset(name for name, _ in model.named_parameters()), gamma)
+    small = submodel(model, axes, slice_plan).train()
     inputs = torch.randn(batch, *example(MODEL)[0].shape[1:])
 
     def step() -> None:
         small.zero_grad()
         torch.nn.functional.cross_entropy(small(inputs), torch.zeros(batch, dtype=torch.long)).backward()
 
-    return step, cost(model, axes, made, *example(MODEL)).macs
+    return step, cost(model, axes, slice_plan, *example(MODEL)).macs
 
 
 def step_and_tell_peak(gamma: float, batch: int) -> int:

@@ -66,8 +66,8 @@ class HeteroFL(FedAvg):
         for reply in valid:
             rate = self._rates[reply.metadata.src_node_id]
             average.add(reply.content[self.arrayrecord_key].to_torch_state_dict(), self._lists[rate])
-        told = self.train_metrics_aggr_fn([reply.content for reply in valid], self.weighted_by_key)
-        return ArrayRecord(average.value()), told
+        metrics = self.train_metrics_aggr_fn([reply.content for reply in valid], self.weighted_by_key)
+        return ArrayRecord(average.value()), metrics
 
 
 def ask(grid: Grid, clients: int, config: ConfigRecord) -> dict[int, float]:

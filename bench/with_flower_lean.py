@@ -50,7 +50,7 @@ class HeteroFL:
         for reply in _replies(grid, self._messages(number, grid)):
             if reply.has_error():
                 raise RuntimeError(f"a client failed: {reply.error.reason}")
-            client = reply.content["told"]["client"]
+            client = reply.content["config"]["client"]
             self._tally.add(reply.content["slice"].to_torch_state_dict(), self.plans[client])
         self.state = self._tally.value()
 
@@ -59,8 +59,8 @@ class HeteroFL:
         for (client, plan), node in zip(self.plans.items(), grid.get_node_ids(), strict=True):
             if plan not in slices:  # a slice is packed once, whoever gets it
                 slices[plan] = ArrayRecord(extract(self._simulation.setup.axes, plan, self.state))
-            told = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": number})
-            content = RecordDict({"slice": slices[plan], "told": told})
+            config = ConfigRecord({**self._told, "client": client, "ratio": self._ratio(client), "round": number})
+            content = RecordDict({"slice": slices[plan], "config": config})
             yield Message(content, node, MessageType.TRAIN, group_id=str(number))
 
 

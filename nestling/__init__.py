@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from nestling.axes import AxisMap, trace
     from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
     from nestling.data import Dataset, Partition, partition
-    from nestling.experiment import LoadedRun, Result, load, resume, run
+    from nestling.experiment import Federated, LoadedRun, Result, federate, load, resume, run
     from nestling.methods import Method, Part, PlanPart
     from nestling.proof import Report, check
     from nestling.settings import Experiment
@@ -22,6 +22,7 @@ __all__ = [
     "Cost",
     "Dataset",
     "Experiment",
+    "Federated",
     "Fitted",
     "LoadedRun",
     "Method",
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "cost",
     "extract",
+    "federate",
     "fit",
     "importance",
     "load",
@@ -59,7 +61,7 @@ _MODULES = {
         "nestling.cut": "Cost Plan Tally cost extract importance pack plan resize submodel unpack",
         "nestling.data": "Dataset Partition partition",
         "nestling.methods": "Method Part PlanPart",
-        "nestling.experiment": "LoadedRun Result load resume run",
+        "nestling.experiment": "Federated LoadedRun Result federate load resume run",
         "nestling.settings": "Experiment",
         "nestling.sizing": "Fitted fit",
     }.items()

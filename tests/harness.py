@@ -84,11 +84,12 @@ def loss_of(client, inputs, targets):
 
 
 def worker_of(simulation, *device):
-    return GroupWorker(simulation.setup, simulation.data, *device)
+    return GroupWorker(simulation.setup, simulation.data, *device, public=simulation.public_at_clients)
 
 
 def engine_of(simulation, workers=1):
-    return LocalEngine(partial(GroupWorker, simulation.setup, simulation.data), workers)
+    public = simulation.public_at_clients
+    return LocalEngine(partial(GroupWorker, simulation.setup, simulation.data, public=public), workers)
 
 
 def train_job(simulation, client, ratio, plan=None, state=None, *, round=1, lr=0.1):

@@ -18,6 +18,20 @@ from nestling.methods import Part
 from nestling.methods.messages import GroupJob, TrainJob
 from nestling.settings import Data, Evaluate, Experiment, FleetSettings, LocalTraining, Model
 
+# Methods whose server needs samples without labels.
+WITH_PUBLIC = ("fedmorph", "fedmorphprox", "feddf", "ds-fl", "fed-et")
+
+# What makes METHOD-digits of these learn in a few seconds.
+LEARNING = [
+    "fleet.clients=5",
+    "fleet.per_round=5",
+    "fleet.levels=a-c",
+    "model.options.widths=[16, 32, 32]",
+    "rounds=3",
+    "evaluate.every=3",
+    "evaluate.samples=200",
+]
+
 
 def small(**changes):
     """Eight clients of three levels, four of them a round, on a narrow net."""
@@ -57,7 +71,7 @@ def same_state(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def told(folder):
+def outcome(folder):
     """What a run directory tells, apart from what depends on the clock and the machine."""
     summary = json.loads(Path(folder, "summary.json").read_text())
     for name in ("seconds", "events", "workers_lost"):

@@ -50,15 +50,15 @@ def test_all_operations_draw_what_a_seeded_pytorch_would():
     wanted = every_random_operation()
     before = torch.get_rng_state()
     with drawing(torch.Generator().manual_seed(7)):
-        found = every_random_operation()
-    assert all(torch.equal(one, other) for one, other in zip(wanted, found, strict=True))
+        actual = every_random_operation()
+    assert all(torch.equal(one, other) for one, other in zip(wanted, actual, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_generators_given_by_name_stay_in_charge():
     with drawing(torch.Generator().manual_seed(0)):
-        found = torch.rand(3, generator=torch.Generator().manual_seed(5))
-    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(5)))
+        actual = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(actual, torch.rand(3, generator=torch.Generator().manual_seed(5)))
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -1,5 +1,6 @@
 """The examples run, and show what they say."""
 
+import difflib
 import runpy
 import sys
 from pathlib import Path
@@ -36,6 +37,29 @@ def test_what_is_ones_own_is_one_short_file(name):
 def test_parts_methods_and_tasks_of_ones_own_learn(name, least):
     printed = call([sys.executable, EXAMPLES / f"{name}.py"], check=True).stdout
     assert float(printed.partition("%")[0]) > least
+
+
+def code(name):
+    """The lines of an example below its docstring."""
+    lines = (EXAMPLES / f"{name}.py").read_text().splitlines()
+    return lines[lines.index("import torch") :]
+
+
+def test_the_quick_start_shows_the_difference_between_its_scripts():
+    shown = (EXAMPLES.parent / "docs" / "quickstart.md").read_text().partition("```diff\n")[2].partition("\n```")[0]
+    difference = difflib.unified_diff(code("train_alone"), code("train_federated"), lineterm="", n=99)
+    assert shown.splitlines() == list(difference)[3:]
+
+
+@pytest.mark.slow
+def test_the_scripts_of_the_quick_start():
+    alone = call([sys.executable, EXAMPLES / "train_alone.py"], check=True).stdout
+    sizes = call([sys.executable, EXAMPLES / "train_federated.py"], check=True).stdout.split()
+    assert float(alone.strip().rstrip("%")) > 85
+    whole, half, quarter = (float(size.rstrip("%")) for size in sizes)
+    assert whole > 80
+    assert half > 60
+    assert quarter > 40
 
 
 @pytest.mark.slow

@@ -298,7 +298,7 @@ def test_our_own_nets_call_nothing_unsafe_but_through_layers(name):
     shape = entry.shape(options)
     example = torch.zeros(1, *shape, dtype=torch.long if entry.tokens else torch.float32, device="meta")
     guard(net)
-    assert [module for module in _unsafe_callers(net, (example,)) if not guarded(module)] == []
+    assert [module for module in _unsafe_callers(net, (example,), {}) if not guarded(module)] == []
 
 
 def test_shapes_alone_pass_through_a_guarded_model():

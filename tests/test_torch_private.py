@@ -10,12 +10,12 @@ from torch import nn
 
 import nestling
 from nestling import torch_private
-from nestling.client.sgd import Optimizer
 from nestling.cut import means
 from nestling.events import collect
 from nestling.kernels import memory_format as formats
 from nestling.kernels.kn2row import can_be_products
 from nestling.kernels.speed_layers import speed_layers
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 
 CACHES = (torch_private._chosen, torch_private.has_fused_sgd, torch_private.knows_transforms)
@@ -58,7 +58,7 @@ def test_all_of_them_work_with_the_pytorch_at_hand():
 def test_one_that_is_missing_or_wrong_is_found_and_named_once(name, spoil, monkeypatch):
     spoil(monkeypatch, name)
     with collect() as events:
-        assert [found.rpartition(".")[2] for found in torch_private.replaced()] == [name]
+        assert [actual.rpartition(".")[2] for actual in torch_private.replaced()] == [name]
         torch_private.replaced()
     assert [event.kind for event in events] == ["plain PyTorch"]
     assert name in events[0].message
@@ -96,9 +96,9 @@ def test_training_and_merging_give_the_same_without_them(dtype, clip, spoil, mon
     for name in (*FOREACH, "_fused_sgd_"):
         spoil(monkeypatch, name)
     with collect() as events:
-        found = trained(dtype, clip)
+        actual = trained(dtype, clip)
     assert {event.kind for event in events} == {"plain PyTorch"}
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 

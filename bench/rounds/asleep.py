@@ -41,5 +41,5 @@ def _descendants(process: int) -> Iterator[int]:
             children.setdefault(parent, []).append(int(about.parent.name))
     waiting = children.get(process, [])
     while waiting:
-        yield (found := waiting.pop())
-        waiting += children.get(found, [])
+        yield (descendant := waiting.pop())
+        waiting += children.get(descendant, [])

@@ -37,16 +37,16 @@ def own_voice() -> IO[str]:
 
 def serve(turn: Turn, voice: IO[str]) -> None:
     """Take a turn for every line on stdin: the whole life of a program that takes part."""
-    told: dict[str, Any] = {"ready": True}
-    while _said(told, voice, sys.stdin):
-        told = turn()
+    times: dict[str, Any] = {"ready": True}
+    while _report(times, voice, sys.stdin):
+        times = turn()
 
 
-def _said(told: Mapping[str, Any], voice: IO[str], asked: IO[str]) -> bool:
+def _report(times: Mapping[str, Any], voice: IO[str], orders: IO[str]) -> bool:
     """Say something, wait for the next turn with everything else asleep, and return whether there is one."""
     with asleep():
-        print(json.dumps(told), file=voice, flush=True)
-        return bool(asked.readline())
+        print(json.dumps(times), file=voice, flush=True)
+        return bool(orders.readline())
 
 
 class Laps:
@@ -61,14 +61,14 @@ class Laps:
     [['ready'], ['round']]
     """
 
-    def __init__(self, voice: IO[str], asked: IO[str] | None = None) -> None:
-        self._voice, self._asked = voice, asked or sys.stdin
+    def __init__(self, voice: IO[str], orders: IO[str] | None = None) -> None:
+        self._voice, self._orders = voice, orders or sys.stdin
         self._start: float | None = None
 
     def next(self) -> bool:
         """Say how long the round took, wait for the next turn, and return whether there is one."""
-        told = {"ready": True} if self._start is None else {"round": time.perf_counter() - self._start}
-        more = _said(told, self._voice, self._asked)
+        times = {"ready": True} if self._start is None else {"round": time.perf_counter() - self._start}
+        more = _report(times, self._voice, self._orders)
         self._start = time.perf_counter()
         return more
 
@@ -89,13 +89,13 @@ class Contestant:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> None:
-        self._said = TemporaryFile()  # noqa: SIM115 - it lives as long as the program
+        self._report = TemporaryFile()  # noqa: SIM115 - it lives as long as the program
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._report,
             text=True,
             env={**os.environ, **threads, "PYTHONPATH": _here(), **(environment or {})},
             start_new_session=True,
@@ -109,8 +109,8 @@ class Contestant:
         line = self._process.stdout.readline() if there else ""
         if not line:
             raise RunError(self._reason() if there else f"it said nothing for {PATIENCE:.0f} seconds")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        times: dict[str, Any] = json.loads(line)
+        return times
 
     def turn(self) -> dict[str, float]:
         """Let the program take its turn."""
@@ -133,11 +133,11 @@ class Contestant:
             os.killpg(self._process.pid, signal.SIGKILL)  # its own session, with all that it started
             self._process.wait()
         self._process.stdout.close()
-        self._said.close()
+        self._report.close()
 
     def _reason(self) -> str:
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._report.seek(0)
+        lines = self._report.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else "it ended and said nothing"
 
 
@@ -168,7 +168,7 @@ def contest(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, Tu
     finally:
         for contestant in contestants.values():
             contestant.close()
-    return {name: failed[name] if name in failed else told[2:] for name, told in turns.items()}
+    return {name: failed[name] if name in failed else times[2:] for name, times in turns.items()}
 
 
 def _here() -> str:

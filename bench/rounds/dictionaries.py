@@ -27,11 +27,11 @@ def index_lists(axes: AxisMap, plan: Plan) -> Lists:
     for name, one in cuts(axes, plan).items():
         shape = axes.dims[name].shape
         places = one.take(torch.arange(math.prod(shape)).view(shape))
-        found = []
+        positions = []
         for k, size in enumerate(shape[:2]):
             line = places.movedim(k, 0).flatten(1)[:, 0] if len(shape) > 1 else places
-            found.append(line // math.prod(shape[k + 1 :]) % size)
-        lists[name] = tuple(found)
+            positions.append(line // math.prod(shape[k + 1 :]) % size)
+        lists[name] = tuple(positions)
     return lists
 
 

@@ -46,8 +46,8 @@ def rounds(quick: bool = False, workloads: Sequence[str] = ()) -> Iterator[Figur
     yield _seconds(ours, beside)
     yield _with_evaluation(ours)
     yield _profile(profiles)
-    for name, found in ours.items():
-        yield from _ratios(name, {**found, **profiles[name]})
+    for name, measured in ours.items():
+        yield from _ratios(name, {**measured, **profiles[name]})
     for other in OTHERS:
         yield from _others(other, beside.get(other.name, {}))
 
@@ -71,16 +71,16 @@ def _beside(other: Other, workload: str, quick: bool) -> Found:
     return _contest(workload, systems, quick, other=other)
 
 
-def _spent(found: Found, system: str, *what: str) -> list[float]:
+def _spent(measured: Found, system: str, *what: str) -> list[float]:
     """The seconds that a system spent in each of its turns; none where it had no turn."""
-    told = found.get(system, "")
-    return [] if isinstance(told, str) else [sum(turn[one] for one in what) for turn in told]
+    turns = measured.get(system, "")
+    return [] if isinstance(turns, str) else [sum(turn[one] for one in what) for turn in turns]
 
 
-def _typical(found: Found, system: str, *what: str) -> float | None:
+def _typical(measured: Found, system: str, *what: str) -> float | None:
     """The seconds that a system spent in a turn."""
-    told = _spent(found, system, *what)
-    return median(told) if told else None
+    turns = _spent(measured, system, *what)
+    return median(turns) if turns else None
 
 
 def _ratio(long: Sequence[float], short: Sequence[float]) -> float:
@@ -95,8 +95,8 @@ def _ratio(long: Sequence[float], short: Sequence[float]) -> float:
 def _seconds(ours: Mapping[str, Found], beside: Mapping[str, Mapping[str, Found]]) -> Table:
     everyone = [system for system in COLUMNS if system in _LOCAL or system in beside]
     rows = []
-    for name, found in ours.items():
-        all_found = dict(found)
+    for name, measured in ours.items():
+        all_found = dict(measured)
         for other, their in beside.items():
             all_found |= {other: their[name][other]} if name in their else {}
         rows.append((WORKLOADS[name].about, tuple(_typical(all_found, system, "round") for system in everyone)))
@@ -106,8 +106,8 @@ def _seconds(ours: Mapping[str, Found], beside: Mapping[str, Mapping[str, Found]
 def _with_evaluation(ours: Mapping[str, Found]) -> Table:
     systems = [system for system in COLUMNS if system in _LOCAL and system != "floor"]
     rows = (
-        (WORKLOADS[name].about, tuple(_typical(found, system, "round", "evaluation") for system in systems))
-        for name, found in ours.items()
+        (WORKLOADS[name].about, tuple(_typical(measured, system, "round", "evaluation") for system in systems))
+        for name, measured in ours.items()
     )
     note = "statistics of norms over all clients' samples in batches of 10, and a test of the whole model"
     return Table("… with evaluation", tuple(COLUMNS[system] for system in systems), tuple(rows), note)
@@ -115,21 +115,21 @@ def _with_evaluation(ours: Mapping[str, Found]) -> Table:
 
 def _profile(ours: Mapping[str, Found]) -> Table:
     rows = []
-    for name, found in ours.items():
-        whole = _typical(found, "profile", *PHASES)
-        shares = (_typical(found, "profile", phase) for phase in PHASES)
+    for name, measured in ours.items():
+        whole = _typical(measured, "profile", *PHASES)
+        shares = (_typical(measured, "profile", phase) for phase in PHASES)
         rows.append((WORKLOADS[name].about, tuple(None if s is None or not whole else 100 * s / whole for s in shares)))
     note = "one worker, no groups; statistics, evaluation and writing as if after every round"
     return Table("where the time goes, %", PHASES, tuple(rows), note)
 
 
-def _ratios(name: str, found: Found) -> Iterator[Figure]:
+def _ratios(name: str, measured: Found) -> Iterator[Figure]:
     """What a workload should reach."""
     about = WORKLOADS[name].about
-    for system, told in found.items():
-        if isinstance(told, str):
-            yield Figure(f"{about}: {COLUMNS.get(system, system)}", None, "", "measured", False, told)
-    floor, one, best = (_spent(found, system, "round") for system in ("floor", "one", BEST))
+    for system, turns in measured.items():
+        if isinstance(turns, str):
+            yield Figure(f"{about}: {COLUMNS.get(system, system)}", None, "", "measured", False, turns)
+    floor, one, best = (_spent(measured, system, "round") for system in ("floor", "one", BEST))
     if floor and one:
         most = {"cifar10": 1.03, "mnist": 1.03, "mlp": 1.25}.get(name)
         bound, ratio = f"≤ {most}" if most else "", _ratio(one, floor)
@@ -137,7 +137,7 @@ def _ratios(name: str, found: Found) -> Iterator[Figure]:
     if floor and best:
         least, ratio = 1.9 if WORKLOADS[name].mixed else 4.0, _ratio(floor, best)
         yield Figure(f"{about}: {_BEST}", ratio, "× as fast as bare steps", f"≥ {least:g}", ratio >= least)
-    loop, whole = (_spent(found, system, "round", "evaluation") for system in ("research", BEST))
+    loop, whole = (_spent(measured, system, "round", "evaluation") for system in ("research", BEST))
     if not (loop and whole):
         return
     rarely = [round + (both - round) / _OFTEN for round, both in zip(best, whole, strict=True)]
@@ -157,17 +157,17 @@ def _ratios(name: str, found: Found) -> Iterator[Figure]:
         )
 
 
-def _others(other: Other, found: Mapping[str, Found]) -> Iterator[Figure]:
+def _others(other: Other, measured: Mapping[str, Found]) -> Iterator[Figure]:
     missing = other.missing()
     if missing:
         yield Figure(other.name, None, "", "measured", False, missing)
-    for name, told in found.items():
-        about, theirs = WORKLOADS[name].about, told[other.name]
+    for name, turns in measured.items():
+        about, theirs = WORKLOADS[name].about, turns[other.name]
         if isinstance(theirs, str):
             yield Figure(f"{about}: {other.name}", None, "", "measured", False, theirs)
             continue
         for system in (BEST, "one"):
-            ours = _spent(told, system, "round")
+            ours = _spent(turns, system, "round")
             if not ours:
                 continue
             ratio = _ratio([turn["round"] for turn in theirs], ours)

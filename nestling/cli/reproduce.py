@@ -37,9 +37,23 @@ def reproduce_command(
         list[str] | None,
         typer.Option("--rows", metavar="ROW", help="Only these rows: labels or patterns, such as a,a-e or 'a-e/*'."),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run every row with this many seeds: 0, 1, …")] = 1,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--columns", metavar="COLUMN", help="Only these columns, and the runs that they need."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Run every row with this many seeds: 0, 1, … By default one."),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many runs go on at the same time.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and run nothing.")] = False,
+    finished_only: Annotated[
+        bool,
+        typer.Option(
+            "--finished-only",
+            help="Print the table of the runs that are finished, with all their seeds, and run nothing.",
+        ),
+    ] = False,
     form: Annotated[
         Literal["table", "markdown", "latex"], typer.Option("--format", help="How the table is printed.")
     ] = "table",
@@ -50,6 +64,10 @@ def reproduce_command(
         list[Path] | None,
         typer.Option("--results", metavar="FILE", help="A results.json with runs that were finished elsewhere."),
     ] = None,
+    save_results: Annotated[
+        Path | None,
+        typer.Option("--save-results", metavar="FILE", help="Also write the list of finished runs to this file."),
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,36 +75,53 @@ def reproduce_command(
 
     Every row and seed is a run in DIR/PRESET/seed-N. Finished runs are read and interrupted ones are resumed, so the
     same command can be repeated. DIR gets table.json, table.md, table.tex, figure.svg, and results.json: the list of
-    finished runs, with which another machine goes on (--results).
+    finished runs, with which another machine goes on (--results). With --finished-only and --results but without
+    --out, only runs of these files count.
     """
     with working("reading the definitions"):
         from nestling import __version__  # noqa: PLC0415
         from nestling.experiment.lock import locked  # noqa: PLC0415
         from nestling.experiment.reproductions import find, table_runs  # noqa: PLC0415
+        from nestling.experiment.reproductions.definitions import COSTS  # noqa: PLC0415
+        from nestling.experiment.reproductions.finished_runs import write_results  # noqa: PLC0415
+        from nestling.report.reproduction_files import make_table, write_files  # noqa: PLC0415
 
-        reproduction = find(name)
+        reproduction = find(name).with_columns(columns or [])
+        if not any(setting.startswith("model.weights=") for setting in settings or []):
+            reproduction = reproduction.without_weights()
         chosen = table_runs.rows_at(reproduction, scale, rows or [])
-        folder = folder or Path("runs") / name
-        changes = [*(settings or []), *([] if data_dir is None else [f"data.dir={data_dir!r}"])]
+        others = results or []
+        finished_only = finished_only or all(column.measure in COSTS for column in reproduction.columns)
+        if folder is None and not (finished_only and others):
+            folder = Path("runs") / name
+        if seeds is None:
+            seeds = table_runs.finished_seeds(chosen, scale, folder, others) if finished_only else 1
+        changes = [*reproduction.settings, *(settings or []), *([] if data_dir is None else [f"data.dir={data_dir!r}"])]
         runs = table_runs.table_runs(chosen, scale, seeds=seeds, settings=changes, folder=folder)
-        finished = table_runs.finished_runs(runs, folder, results or [], __version__)
+        finished = table_runs.finished_runs(runs, folder, others, __version__)
     if dry_run:
         _print_cost(runs, finished, as_json)
         return
 
-    def save() -> Table:
-        from nestling.report.reproduction_files import write_files  # noqa: PLC0415
-
+    def save(to: Path | None) -> Table:
         notes = [f"settings changed: {' '.join(settings)}"] if settings else []
-        return write_files(folder, reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+        table = make_table(reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
+        if to is not None:
+            write_files(to, table, seeds=seeds, finished=finished, runs=runs)
+        if save_results is not None:
+            write_results(save_results, finished.values())
+        return table
 
     failed: dict[Path, NestlingError] = {}
-    with locked(folder):
-        try:
-            failed = _run(runs, finished, folder, jobs, __version__)
-        finally:
-            table = save()
-    _print_table(table, folder, form, as_json)
+    if finished_only or folder is None:
+        table = save(None)
+    else:
+        with locked(folder):
+            try:
+                failed = _run(runs, finished, folder, jobs, __version__)
+            finally:
+                table = save(folder)
+    _print_table(table, None if finished_only else folder, form, as_json)
     if failed:
         path, problem = next(iter(failed.items()))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -172,7 +207,7 @@ def _hours(runs: list[TableRun], finished: Finished, macs: float) -> float | Non
     return macs * sum(run.seconds for run in done) / spent / 3600 if spent else None
 
 
-def _print_table(table: Table, folder: Path, form: str, as_json: bool) -> None:
+def _print_table(table: Table, folder: Path | None, form: str, as_json: bool) -> None:
     from nestling.report import reproduction_formats  # noqa: PLC0415
     from nestling.report.reproduction_table import as_json as plain  # noqa: PLC0415
 
@@ -186,4 +221,5 @@ def _print_table(table: Table, folder: Path, form: str, as_json: bool) -> None:
             reproduction_formats.markdown(table) if form == "markdown" else reproduction_formats.latex(table)
         )
     plain_text = form == "table" and not as_json
-    (out() if plain_text else err()).print(f"written to {folder}", soft_wrap=True)
+    if folder is not None:
+        (out() if plain_text else err()).print(f"written to {folder}", soft_wrap=True)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import operator
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +10,7 @@ import typer
 
 from nestling.cli.screen import one_line
 from nestling.errors import ModelError, NestlingError, nearest
+from nestling.imported import imported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +20,8 @@ FACTORY = (
     "or a dictionary of keyword arguments, or it returns a model that has such an example as its attribute "
     "'example_inputs'"
 )
+
+_BOOLEANS = {"true": "true", "false": "false"}  # in any case
 
 ModelOptions = Annotated[
     list[str] | None,
@@ -53,25 +52,16 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     >>> parse_options(["classes=100", "dropout=0.1", "causal=true", "norm=gn", "depths=1,1,2"])
     {'classes': 100, 'dropout': 0.1, 'causal': True, 'norm': 'gn', 'depths': (1, 1, 2)}
     """
+    from nestling.settings.overrides import as_value  # noqa: PLC0415
+
     options = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (equals and key.strip().isidentifier()):
             raise ModelError(f"the option {pair!r} cannot be read: write --set key=value, such as --set classes=100")
-        parts = [_value(part.strip()) for part in value.split(",")]
+        parts = [as_value(_BOOLEANS.get(part.strip().lower(), part)) for part in value.split(",")]
         options[key.strip()] = parts[0] if len(parts) == 1 else tuple(part for part in parts if part != "")
     return options
-
-
-def _value(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 def _built_in(name: str, options: Mapping[str, Any], shapes_only: bool) -> Target:
@@ -93,13 +83,10 @@ def _built_in(name: str, options: Mapping[str, Any], shapes_only: bool) -> Targe
 
 
 def _from_factory(target: str, options: Mapping[str, Any]) -> Target:
-    module, _, path = target.partition(":")
-    if not (module and path):
-        raise ModelError(f"{target!r} does not name a factory: write package.module:factory")
-    factory = _import_factory(module, path)
+    factory = imported(target, ModelError, FACTORY)
     import torch  # noqa: PLC0415
 
-    if isinstance(factory, torch.nn.Module) or not callable(factory):
+    if isinstance(factory, torch.nn.Module):
         raise ModelError(f"{target!r} is of type {type(factory).__name__}, which is not a factory: {FACTORY}")
     result = _call(lambda: factory(**options), f"the factory {target!r}", options)
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], torch.nn.Module):
@@ -115,27 +102,6 @@ def _from_factory(target: str, options: Mapping[str, Any]) -> Target:
     if isinstance(example, Mapping) and example and all(isinstance(key, str) for key in example):
         return Target(model, (), dict(example))
     raise ModelError(f"the factory {target!r} gave {_describe(example)} as its example: {FACTORY}")
-
-
-def _import_factory(module: str, path: str) -> Any:
-    """Import `module`, from the current directory if it is there, and return its attribute `path`."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    if module.endswith(".py") or "/" in module:
-        name = module.removesuffix(".py").removeprefix("./").replace("/", ".")
-        raise ModelError(f"{module!r} is a file, not a module: write {name}:{path}")
-    try:
-        imported = importlib.import_module(module)
-    except (Exception, SystemExit) as problem:  # a script without a guard may end the program when imported
-        if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
-            raise ModelError(f"there is no module {module!r} in {here} or among the installed packages") from problem
-        raise ModelError(f"the module {module!r} cannot be imported: {one_line(problem)}") from problem
-    try:
-        return operator.attrgetter(path)(imported)
-    except AttributeError as problem:
-        known = [name for name, value in vars(imported).items() if callable(value) and not name.startswith("_")]
-        raise ModelError(f"the module {module!r} has no factory {path!r}{nearest(path, known)}") from problem
 
 
 def _call(make: Callable[[], Any], what: str, options: Mapping[str, Any]) -> Any:

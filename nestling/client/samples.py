@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from nestling.data.array_clients import joined_samples
-from nestling.data.batches import batches
+from nestling.data.batches import batches, local_samples
 from nestling.data.federated import ClientData, FederatedData
 from nestling.errors import TrainingError
 from nestling.methods.context import Setup
 from nestling.methods.rows import ranks
+from nestling.model_inputs import Inputs, chosen, joined, shapes, split, to_device
 from nestling.seeds import torch_stream
 from nestling.tasks.task import Batch
 
@@ -59,22 +60,24 @@ class Samples:
             return indices, partial(self._joined, data, random)
         first = [0, *accumulate(map(len, data))]
         read: Callable[[Tensor], Batch] = partial(self._batch, together, {}, random[0])  # nothing is drawn
-        if self._setup.training.epochs > 1 and together.values <= _MAX_GROUP_VALUES:  # samples are read more than once
+        training = self._setup.training
+        again = any(local_samples(training, len(one)) > len(one) for one in data)  # samples are read more than once
+        if again and together.values <= _MAX_GROUP_VALUES:
             inputs, targets = read(torch.arange(len(together), device="cpu"))
             read = partial(_rows, inputs, targets)
 
-        def batch(who: Sequence[int], chosen: Sequence[Tensor]) -> Batch:
-            return read(torch.cat([part + first[k] for k, part in zip(who, chosen, strict=True)]))
+        def batch(who: Sequence[int], some: Sequence[Tensor]) -> Batch:
+            return read(torch.cat([part + first[k] for k, part in zip(who, some, strict=True)]))
 
         return indices, batch
 
-    def for_statistics(self, client: int, size: int) -> Iterator[Tensor]:
+    def for_statistics(self, client: int, size: int) -> Iterator[Inputs]:
         """Yield the inputs of a client's samples in batches, for the statistics of norms."""
         data, task = self._data.client(client), self._setup.task
         random = torch_stream(self._setup.seed, "mask", "statistics", client)
         for part in batches(torch.arange(len(data), device="cpu"), size):
             inputs, _ = task.prepare(data.batch(part), random, training=True)
-            yield data.transform(inputs.to(self._device), None)
+            yield data.transform(to_device(inputs, self._device), None)
 
     def for_test(self, part: str | int, start: int, stop: int, most: int) -> Iterator[Batch]:
         """Yield samples `start` to `stop` of the test set, the validation set or a client, at most `most` at a time."""
@@ -84,31 +87,31 @@ class Samples:
         random = torch_stream(self._setup.seed, "mask", part, start)  # the same in every round
         inputs, targets = task.prepare(data.batch(torch.arange(start, stop, device="cpu")), random, training=False)
         size = task.test_batch(inputs, most)
-        for part_inputs, part_targets in zip(inputs.split(size), targets.split(size), strict=True):
-            yield data.transform(part_inputs.to(self._device), None), part_targets.to(self._device)
+        for part_inputs, part_targets in zip(split(inputs, size), targets.split(size), strict=True):
+            yield data.transform(to_device(part_inputs, self._device), None), part_targets.to(self._device)
 
     def _draws(self, data: ClientData) -> bool:
         return data.augmented or self._setup.task.draws
 
-    def _batch(self, data: ClientData, rows: Mapping[str, Tensor], random: torch.Generator, chosen: Tensor) -> Batch:
-        inputs, targets = self._setup.task.prepare(data.batch(chosen), random, training=True)
+    def _batch(self, data: ClientData, rows: Mapping[str, Tensor], random: torch.Generator, indices: Tensor) -> Batch:
+        inputs, targets = self._setup.task.prepare(data.batch(indices), random, training=True)
         for axis in self._setup.token_axes if rows else ():
             inputs = ranks(rows[axis], inputs)
         targets = ranks(rows[str(self._setup.output_axis)], targets) if rows else targets
-        return data.transform(inputs.to(self._device), random), targets.to(self._device)
+        return data.transform(to_device(inputs, self._device), random), targets.to(self._device)
 
     def _joined(
         self,
         data: Sequence[ClientData],
         random: Sequence[torch.Generator],
         who: Sequence[int],
-        chosen: Sequence[Tensor],
+        indices: Sequence[Tensor],
     ) -> Batch:
-        parts = [self._batch(data[k], {}, random[k], part) for k, part in zip(who, chosen, strict=True)]
-        if len({inputs.shape[1:] for inputs, _ in parts}) > 1:
+        parts = [self._batch(data[k], {}, random[k], part) for k, part in zip(who, indices, strict=True)]
+        if len({shapes(inputs) for inputs, _ in parts}) > 1:
             raise TrainingError("clients of a group have sequences of different lengths")
-        return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
+        return joined([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
 
 
-def _rows(inputs: Tensor, targets: Tensor, chosen: Tensor) -> Batch:
-    return inputs[chosen], targets[chosen]
+def _rows(inputs: Inputs, targets: Tensor, indices: Tensor) -> Batch:
+    return chosen(inputs, indices), targets[indices]

@@ -17,6 +17,7 @@ from nestling.kernels.batch_norms import keep_frozen
 from nestling.kernels.memory_format import set_memory_format
 from nestling.kernels.seeded_dropout import Draws, find_draws, seed_dropout
 from nestling.methods.context import Setup
+from nestling.model_inputs import arguments, chosen
 from nestling.safe_kernels import guard
 
 _MAX_SHAPES = 16  # most sub-models in the cache
@@ -34,14 +35,15 @@ def build(setup: Setup, plan: Plan, ratio: float, device: torch.device = _CPU) -
     model = build_plain(setup, plan, ratio)
     seed_dropout(model)
     if device.type == "cpu" and setup.accelerate:  # the formats were measured on CPUs only
-        set_memory_format(model, setup.example[:1])
+        set_memory_format(model, chosen(setup.example, slice(1)))
     return model.to(device)
 
 
 def build_plain(setup: Setup, plan: Plan, ratio: float) -> nn.Module:
     """Build the sub-model of a plan with PyTorch's memory format and kernels, except unsafe ones."""
     model = submodel(setup.model, setup.cut_axes, plan)
-    guard(model, setup.example[:1])
+    args, kwargs = arguments(chosen(setup.example, slice(1)))
+    guard(model, *args, **kwargs)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name not in setup.user_frozen)
     keep_frozen(model)

@@ -8,12 +8,12 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from nestling.client.sgd import Optimizer
-from nestling.data.batches import batches
+from nestling.data.batches import local_batches
 from nestling.errors import TrainingError
 from nestling.kernels.device import exact
 from nestling.methods.context import ClientContext
 from nestling.methods.messages import Progress
+from nestling.methods.sgd import Optimizer
 from nestling.tasks.task import Batch
 from nestling.torch_private import foreach_norm
 
@@ -54,34 +54,33 @@ def train(
     device = next(model.parameters()).device
     seen, total, correct = 0, exact(torch.zeros((), device=device)), exact(torch.zeros((), device=device))
     classes = True
-    for _ in range(training.epochs):
-        for chosen in batches(samples, training.batch_size, generator):
-            inputs_and_targets = batch(chosen)
-            with optimizer.forward():
-                loss = loss_of(inputs_and_targets)
-            value = loss.value
-            if start:
-                value = value + proximal / 2 * _squared_distance(parameters, start)
-            optimizer.step(value)
-            seen += loss.count
-            total += value.detach() * loss.count
-            if loss.correct is None:
-                classes = False
-            else:
-                correct += loss.correct
-    if not (torch.isfinite(total) and finite(model)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
+    for chosen in local_batches(samples, training, generator):
+        inputs_and_targets = batch(chosen)
+        with optimizer.forward():
+            loss = loss_of(inputs_and_targets)
+        value = loss.value
+        if start:
+            value = value + proximal / 2 * _squared_distance(parameters, start)
+        optimizer.step(value)
+        seen += loss.count
+        total += value.detach() * loss.count
+        if loss.correct is None:
+            classes = False
+        else:
+            correct += loss.correct
+    check_finite(total, model)
     return Progress(seen, total.item(), correct.item() if classes else None)
 
 
-def finite(model: nn.Module) -> bool:
-    """Return whether all values of a model are finite.
+def check_finite(losses: Tensor, model: nn.Module) -> None:
+    """Raise unless all losses and all values of a trained model are finite.
 
-    >>> finite(nn.Linear(2, 2))
-    True
+    >>> check_finite(torch.zeros(3), nn.Linear(2, 2))
     """
     tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()]
-    return not tensors or bool(torch.stack(foreach_norm(tensors)).isfinite().all())
+    finite = not tensors or torch.stack(foreach_norm(tensors)).isfinite().all()
+    if not (losses.isfinite().all() and finite):
+        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
 
 
 def _squared_distance(parameters: list[nn.Parameter], start: list[Tensor]) -> Tensor:

@@ -13,19 +13,19 @@ import torch
 from torch import nn
 
 from nestling.client.samples import Samples
-from nestling.client.sgd import half_of
 from nestling.client.submodels import Submodel, Submodels
 from nestling.client.train import train
 from nestling.client.transport import encode_update
 from nestling.cut import Plan
 from nestling.cut.extract import State
-from nestling.data.federated import FederatedData
+from nestling.data.federated import ClientData, FederatedData
 from nestling.draws import DrawnInBackward, drawing, process_is_ours
 from nestling.errors import DataError, TrainingError
 from nestling.events import report
 from nestling.methods.context import ClientContext, Setup
 from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestClientModelJob, TestJob, TrainJob, Update
 from nestling.methods.parts.static_norms import mean_statistics, norm_sums
+from nestling.methods.sgd import half_of
 from nestling.seeds import derive, numpy_stream, torch_stream
 from nestling.settings.structs import Precision
 from nestling.tasks.task import Answer, OutputMask
@@ -46,12 +46,19 @@ class Worker:
         The experiment, and the samples of its clients.
     device, precision
         Where models compute, and in which precision they train.
+    public
+        Samples without labels that all clients have, if the method needs that.
     """
 
     def __init__(
-        self, setup: Setup, data: FederatedData, device: torch.device = _CPU, precision: Precision = "full"
+        self,
+        setup: Setup,
+        data: FederatedData,
+        device: torch.device = _CPU,
+        precision: Precision = "full",
+        public: ClientData | None = None,
     ) -> None:
-        self._setup, self._data, self._device = setup, data, device
+        self._setup, self._data, self._device, self._public = setup, data, device, public
         self._half = half_of(device, precision)
         self._submodels = Submodels(setup, device)
         self._samples = Samples(setup, data, device)
@@ -101,8 +108,11 @@ class Worker:
             job.plan,
             job.who.level.ratio,
             job.round,
+            job.lr,
             sent=envelope.state,
             client_state={name: tensor.to(self._device) for name, tensor in envelope.client_state.items()},
+            extra={name: tensor.to(self._device) for name, tensor in envelope.extra.items()},
+            public=self._public,
             mask=mask,
             draw=numpy_stream(seed, "draw", job.round, client),
             workspace=submodel.workspace,
@@ -114,6 +124,7 @@ class Worker:
         )
         with self._drawing("dropout", job.round, client, everything=everything, shared=shared):
             try:
+                setup.method.start(context)
                 shuffle = torch_stream(seed, "batches", job.round, client)
                 progress = train(context, indices, batch, lr=job.lr, generator=shuffle, half=self._half)
             except TrainingError as problem:
@@ -133,7 +144,8 @@ class Worker:
             if name not in setup.user_frozen
         }
         client_state = {name: tensor.cpu() for name, tensor in setup.method.finish(context).items()}
-        update = Update((job.who,), job.plan, self._merging(mask), state, progress, client_state)
+        extra = {name: tensor.cpu() for name, tensor in setup.method.reply(context).items()}
+        update = Update((job.who,), job.plan, self._merging(mask), state, progress, client_state, extra=extra)
         return self._encoded(envelope, update)
 
     def _mask(self, client: int, *, selected: bool) -> OutputMask | None:
@@ -187,7 +199,7 @@ class Worker:
         model = submodel.model.eval()
         answers = []
         for inputs, targets in self._samples.for_test(part, start, stop, most):
-            answers.append(task.answer(method.predict(model(inputs)), inputs, targets))
+            answers.append(task.answer_of(model, method.predict, inputs, targets))
         return task.join(answers)
 
     def _statistics(self, model: nn.Module, clients: Sequence[int], batch: int) -> tuple[State, int]:

@@ -252,14 +252,14 @@ def from_hf(
     if train not in all_splits:
         raise DataError(f"the Hugging Face dataset has no split {train!r}{nearest(train, all_splits)}")
     splits = [all_splits[split] for split in (train, test) if split in all_splits]
-    labels = [_column(split, target) for split in splits]
+    labels = [column(split, target) for split in splits]
     features = getattr(splits[0], "features", None) or {}
     users: list[Any] = [None, None]
     if user is not None:
-        columns = [_column(split, user) for split in splits]
+        columns = [column(split, user) for split in splits]
         ids = np.unique(np.concatenate(columns), return_inverse=True)[1]  # text becomes numbers, alike in both splits
         users[: len(columns)] = np.split(ids, [len(columns[0])])[: len(columns)]
-    samples = [_channels_first(_column(split, input)) for split in splits]
+    samples = [channels_first(column(split, input)) for split in splits]
     return from_arrays(
         samples[0],
         labels[0],
@@ -274,17 +274,18 @@ def from_hf(
     )
 
 
-def _column(split: Any, column: str) -> np.ndarray[Any, Any]:
-    if column not in split.column_names:
-        raise DataError(f"the Hugging Face dataset has no column {column!r}{nearest(column, split.column_names)}")
-    values = split.with_format("numpy")[column][:]  # [:] because newer versions return a lazy column
+def column(split: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return a column of a Hugging Face dataset as an array."""
+    if name not in split.column_names:
+        raise DataError(f"the Hugging Face dataset has no column {name!r}{nearest(name, split.column_names)}")
+    values = split.with_format("numpy")[name][:]  # [:] because newer versions return a lazy column
     try:
         return np.asarray(values)
     except ValueError as problem:
-        raise DataError(f"the samples in column {column!r} differ in shape: bring them to one size first") from problem
+        raise DataError(f"the samples in column {name!r} differ in shape: bring them to one size first") from problem
 
 
-def _channels_first(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def channels_first(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return images (N, H, W) or (N, H, W, C) as (N, C, H, W), and other arrays unchanged."""
     if values.dtype == np.uint8 and values.ndim == 3:
         return values[:, None]

@@ -80,5 +80,5 @@ def out_of_memory(problem: Exception) -> bool:
     True
     """
     return isinstance(problem, MemoryError | SharedMemoryFull) or (
-        isinstance(problem, RuntimeError) and any(words in str(problem) for words in _ALLOCATORS)
+        isinstance(problem, RuntimeError) and any(text in str(problem) for text in _ALLOCATORS)
     )

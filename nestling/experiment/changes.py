@@ -7,7 +7,6 @@ and ``steps`` do not), nor what the method's server does between rounds.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 from nestling.errors import RunError
 from nestling.methods import Method
 from nestling.settings import Experiment
+from nestling.settings.overrides import flattened
 
 HARMLESS = frozenset({"name", "workers", "engine", "address", "worker_timeout", "checkpoint_every", "data.dir"})
 
@@ -26,7 +26,7 @@ def changed_settings(began: Experiment, now: Experiment) -> dict[str, tuple[Any,
     >>> changed_settings(Experiment(seed=1), Experiment().with_settings(["fleet.clients=5", "fleet.per_round=5"]))
     {'seed': (1, 0), 'fleet.clients': (100, 5), 'fleet.per_round': (10, 5)}
     """
-    before, after = _flat(msgspec.to_builtins(began)), _flat(msgspec.to_builtins(now))
+    before, after = flattened(msgspec.to_builtins(began)), flattened(msgspec.to_builtins(now))
     pairs = {key: (before.get(key), after.get(key)) for key in before | after}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -57,14 +57,6 @@ def check_rounds(began: Experiment, now: Experiment, method: Method, done: int) 
         reason = f"{done} rounds are done"
     if reason:
         raise RunError(f"rounds cannot be {now.rounds}, as the run began with {began.rounds}: {reason}")
-
-
-def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {path + key: value}
-    return flat
 
 
 def _short(value: Any) -> str:

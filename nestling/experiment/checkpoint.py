@@ -32,7 +32,7 @@ from nestling.server.state import ServerState, Totals
 
 _KEEP = 2  # checkpoints
 _GROUPS = ("state", "memory", "coverage", "submodels", "notes")
-_FORMAT, _WITHOUT_SUMS = "nestling-checkpoint-3", "nestling-checkpoint-2"
+_FORMAT = "nestling-checkpoint-3"
 _FIGURES, _SUMS = "figures.json", "SHA256SUMS"
 _OWN_FILES = {_FIGURES, *(f"{group}.safetensors" for group in _GROUPS)}
 _SUM_LINE = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))")
@@ -134,26 +134,16 @@ def _read(path: Path, setup: Setup) -> ServerState:
     sums = _verified_sums(path)
     try:
         figures = msgspec.json.decode((path / _FIGURES).read_bytes(), type=_Figures)
-    except FileNotFoundError:
-        raise _Damaged(f"{_FIGURES} is missing") from None
     except msgspec.DecodeError as problem:
         raise _Damaged(str(problem).splitlines()[0]) from None
-    if figures.format not in (_FORMAT, _WITHOUT_SUMS):
+    if figures.format != _FORMAT:
         raise RunError(f"the checkpoint {path} is of another kind ({figures.format!r}, not {_FORMAT!r})")
     if figures.round != _round(path):
         raise _Damaged(f"it holds round {figures.round}")
-    if sums is None:
-        if figures.format == _FORMAT:
-            raise _Damaged(f"{_SUMS} is missing")
-        report(
-            "no checksums",
-            f"the checkpoint {path} is of the format {_WITHOUT_SUMS}, which has no checksums: it cannot be verified",
-        )
     indices = dict(zip(CLIENT_FOLDERS, (figures.private, figures.memories), strict=True))
     for kind, index in indices.items():
         for name in index.values():
-            known = (folder / kind / name).is_file() if sums is None else f"../../{kind}/{name}" in sums
-            if not CLIENT_FILE.fullmatch(name) or not known:
+            if not CLIENT_FILE.fullmatch(name) or f"../../{kind}/{name}" not in sums:
                 raise _Damaged(f"{kind}/{name} is missing")
     try:
         groups = {group: safetensors.torch.load_file(path / f"{group}.safetensors") for group in _GROUPS}
@@ -171,7 +161,7 @@ def _read(path: Path, setup: Setup) -> ServerState:
     _check_submodels(path, setup, submodels, groups["notes"])
     files = []
     for kind, index in indices.items():
-        checksums = {name: sums[f"../../{kind}/{name}"] for name in index.values()} if sums else {}
+        checksums = {name: sums[f"../../{kind}/{name}"] for name in index.values()}
         files.append(ClientFiles(folder / kind, index, checksums))
     return ServerState(
         round=figures.round,
@@ -203,11 +193,9 @@ def _check_submodels(
             )
 
 
-def _verified_sums(path: Path) -> dict[str, str] | None:
-    """Return the checksums of a checkpoint, or None if it has none; raise if a file does not match."""
+def _verified_sums(path: Path) -> dict[str, str]:
+    """Return the checksums of a checkpoint; raise if a file does not match."""
     sums = _read_sums(path)
-    if sums is None:
-        return None
     for name in (*sorted(_OWN_FILES), *sums):
         if name not in sums:
             raise _Damaged(f"{_SUMS} does not name {name}")
@@ -221,12 +209,12 @@ def _verified_sums(path: Path) -> dict[str, str] | None:
     return sums
 
 
-def _read_sums(path: Path) -> dict[str, str] | None:
-    """Return the checksums that a checkpoint lists, by file; None if it has no list."""
+def _read_sums(path: Path) -> dict[str, str]:
+    """Return the checksums that a checkpoint lists, by file."""
     try:
         text = (path / _SUMS).read_bytes().decode("ascii", errors="replace")
     except FileNotFoundError:
-        return None
+        raise _Damaged(f"{_SUMS} is missing") from None
     sums = {}
     for line in text.splitlines():
         match = _SUM_LINE.fullmatch(line)
@@ -247,13 +235,9 @@ def _tidy(folder: Path, clients: ClientStore) -> None:
 def _client_files(path: Path, kind: str) -> list[str]:
     """Return the names of the client files of a kind that belong to a checkpoint."""
     try:
-        sums = _read_sums(path)
-        if sums is not None:
-            return [Path(name).name for name in sums if name.startswith(f"../../{kind}/")]
-        figures = msgspec.json.decode((path / _FIGURES).read_bytes(), type=_Figures)
-    except (_Damaged, FileNotFoundError, msgspec.DecodeError):
+        return [Path(name).name for name in _read_sums(path) if name.startswith(f"../../{kind}/")]
+    except _Damaged:
         return []  # the run cannot be resumed from it
-    return list((figures.private if kind == CLIENT_FOLDERS[0] else figures.memories).values())
 
 
 def _remove(path: Path) -> None:

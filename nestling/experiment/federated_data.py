@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,14 +13,21 @@ from torch import Tensor
 from nestling.data import TEXTS, Dataset, Partition, Text, TextShares, load, load_text, partition, share
 from nestling.data.array_clients import ArrayClients, ArraySamples
 from nestling.data.federated import ClientData, FederatedData
+from nestling.data.own.own_clients import OwnArrays, OwnClients
+from nestling.data.own.sources import own_data
 from nestling.data.text.corpus import check_sequences, first_sequences
 from nestling.data.text.text_clients import TextClients
-from nestling.errors import ConfigError
+from nestling.errors import ConfigError, NestlingError, first_line, nearest
+from nestling.experiment.task_choice import task_by_targets, with_task
+from nestling.imported import imported
 from nestling.seeds import numpy_stream
 from nestling.settings import Experiment
-from nestling.tasks import Classification, LanguageTask, Regression, Task
+from nestling.tasks import Classification, LanguageTask, OwnTask, Regression, Task
 
-Source = Dataset | Text | FederatedData
+_DATA_KEYS = ("clients", "test", "validation", "num_clients", "label", "users", "name")
+_TASK_KEYS = ("task", "loss", "metrics", "lower_is_better", "classes")
+Source = Dataset | Text | FederatedData | OwnArrays
+_FACTORY = "the arguments of nestling.federate that are data, as a dictionary: clients, test and, say, task"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +55,22 @@ class DividedData:
     public: ClientData | None = None
 
 
-def divided_data(experiment: Experiment, own: Source | None = None, shares: Partition | None = None) -> DividedData:
-    """Return the data that an experiment names, or the caller's own, divided among clients."""
+def divided_data(
+    experiment: Experiment, own: Source | None = None, shares: Partition | None = None, task: Task | None = None
+) -> DividedData:
+    """Return the data that an experiment names, or the caller's own, divided among clients; `task` is the caller's."""
     settings = experiment.data
     source: Source
     if own is not None:
         source = own
+    elif ":" in settings.name:
+        source, task = _from_factory(experiment, task)
     elif settings.name in TEXTS:
-        task = None if settings.task == "default" else settings.task
+        text_task = None if settings.task == "default" else settings.task
         source = load_text(
             settings.name,
             settings.dir or None,
-            task=task,
+            task=text_task,
             vocabulary=settings.vocabulary_size,
             length=settings.sequence_length,
         )
@@ -67,7 +78,35 @@ def divided_data(experiment: Experiment, own: Source | None = None, shares: Part
         source = load(settings.name, settings.dir or None)
         if settings.augment != "default":
             source = replace(source, augment=settings.augment)
-    return _divided(source, experiment, shares)
+    divided = _divided(source, experiment, shares)
+    return divided if task is None else replace(divided, task=task)
+
+
+def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Task | None]:
+    """Return the data that the function at ``module:factory`` makes, and its task if it is the user's own data."""
+    name = experiment.data.name
+    try:
+        made: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
+    except NestlingError:
+        raise
+    except Exception as problem:  # whatever a user's own code raises
+        raise ConfigError(
+            f"the data {name!r} could not be made: {type(problem).__name__}: {first_line(problem)}"
+        ) from problem
+    if not isinstance(made, dict) or "clients" not in made:
+        if isinstance(made, Dataset | Text) or all(hasattr(made, part) for part in ("test", "client", "size")):
+            return cast(Source, made), task
+        raise ConfigError(f"the data {name!r} is a {type(made).__name__}: its factory returns {_FACTORY}")
+    of_data = {key: made[key] for key in made if key in _DATA_KEYS}
+    of_task = {key: made[key] for key in made if key in _TASK_KEYS}
+    unknown = sorted(made.keys() - of_data.keys() - of_task.keys())
+    if unknown:
+        known = [*_DATA_KEYS, *_TASK_KEYS]
+        raise ConfigError(f"the data {name!r} has no {unknown[0]!r}{nearest(unknown[0], known)}")
+    data = own_data(**{"num_clients": experiment.fleet.clients, "name": name, **of_data})
+    if task is not None:
+        of_task = {"task": task}
+    return with_task(data, **of_task, accelerate=experiment.accelerate != "off")
 
 
 @singledispatch
@@ -77,11 +116,7 @@ def _divided(source: Any, experiment: Experiment, shares: Partition | None) -> D
         raise ConfigError(f"{source.name} says itself which client holds what: leave out partition=…")
     if not len(source.test):
         raise _nothing_to_test_on(source)
-    unused = ("partition", "augment", "resize", "max_samples", "validation", "public_share", "public_from_test", "task")
-    for name in _changed(experiment, unused):
-        raise ConfigError(f"data.{name} has no effect on {source.name}, which is read client by client: leave it out")
-    if experiment.evaluate.samples:
-        raise ConfigError(f"evaluate.samples has no effect on {source.name}: hand in as many test samples as you want")
+    _refuse_unused(experiment, source.name, ("partition",))
     accelerate = experiment.accelerate != "off"
     task = Classification(source.classes, accelerate) if source.classes else Regression()
     return DividedData(source, source, task)
@@ -91,6 +126,69 @@ def _changed(experiment: Experiment, names: Iterable[str]) -> list[str]:
     """Return those settings of the data that differ from their defaults."""
     default = Experiment().data
     return [name for name in names if getattr(experiment.data, name) != getattr(default, name)]
+
+
+# ---- own data
+
+
+@_divided.register
+def _divided_own_clients(data: OwnClients, experiment: Experiment, shares: Partition | None) -> DividedData:
+    if shares is not None:
+        raise ConfigError(f"{data.name} is a list of clients, who say themselves what they hold: leave out partition=…")
+    _refuse_unused(experiment, data.name, ("partition",))
+    for client, samples in enumerate(data.clients if data.reader is None else ()):
+        if len(samples) < experiment.data.min_samples:
+            raise _too_few(client, len(samples), experiment)
+    data.report_one_class()
+    return DividedData(data, data, _task_of(data, experiment))
+
+
+@_divided.register
+def _divided_own_arrays(data: OwnArrays, experiment: Experiment, shares: Partition | None) -> DividedData:
+    _refuse_unused(experiment, data.name, ())
+    labels = data.for_partition()
+    if shares is None:
+        if not data.one_class_each and experiment.data.partition not in ("iid", "user"):
+            raise ConfigError(
+                f"{data.name} has no classes of samples to divide it by: use partition='iid', or 'user' with users=…"
+            )
+        shares = _partition(experiment, labels, torch.arange(len(data)))
+    else:
+        _check_own(shares, labels)
+    for client, numbers in enumerate(shares.train):
+        if len(numbers) < experiment.data.min_samples:
+            raise _too_few(client, len(numbers), experiment)
+    divided = data.divided(shares)
+    divided.report_one_class()
+    return DividedData(data, divided, _task_of(data, experiment), shares)
+
+
+def _refuse_unused(experiment: Experiment, name: str, more: tuple[str, ...]) -> None:
+    """Raise if settings have no effect on own data."""
+    unused = (*more, "augment", "resize", "max_samples", "validation", "public_share", "public_from_test", "task")
+    for setting in _changed(experiment, unused):
+        raise ConfigError(f"data.{setting} has no effect on {name}, which is not one of our datasets: leave it out")
+    if experiment.evaluate.samples:
+        raise ConfigError(f"evaluate.samples has no effect on {name}: hand in as many test samples as you want")
+
+
+def _too_few(client: int, samples: int, experiment: Experiment) -> ConfigError:
+    least = experiment.data.min_samples
+    held = "no data" if not samples else f"{samples} samples, fewer than data.min_samples={least}"
+    return ConfigError(
+        f"client {client} has {held}: leave it out, or set data.min_samples=0, which lets clients be empty"
+    )
+
+
+def _task_of(data: OwnClients | OwnArrays, experiment: Experiment) -> Task:
+    """Return the task of data by its targets, for callers that hand in none."""
+    if data.kind == "any":
+        return OwnTask(_no_loss)
+    return task_by_targets(data, data.classes, accelerate=experiment.accelerate != "off")
+
+
+def _no_loss(model: Any, batch: Any) -> Any:
+    raise ConfigError("this data has no task: hand in task=…")
 
 
 # ---- texts

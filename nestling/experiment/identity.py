@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import singledispatch
 from pathlib import Path
@@ -22,14 +22,17 @@ from torch import Tensor, nn
 
 from nestling import machine
 from nestling.data import Dataset, Partition, Text
+from nestling.data.own.own_clients import OwnArrays, OwnClients
 from nestling.errors import ConfigError, RunError
 from nestling.events import report
 from nestling.experiment.directory import CONFIG, IDENTITY
 from nestling.experiment.federated_data import Source
-from nestling.experiment.simulation import Overrides, Simulation
+from nestling.experiment.recorded_data import DataRecord
+from nestling.experiment.simulation import KINDS, Overrides, Simulation
 from nestling.files import write_whole
 from nestling.fleet import read_levels_file
 from nestling.methods import Method
+from nestling.model_inputs import Inputs, shapes
 from nestling.settings import Experiment
 
 _FORMAT = "nestling-run-1"
@@ -59,6 +62,8 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
         A digest of the initial weights of a model that was handed in.
     machine
         What determines the last bits of results (`nestling.machine.processor`).
+    data
+        What models depend on in the data; None in runs of earlier versions.
     levels
         The content of the file that fleet.levels names; empty if it names none.
     """
@@ -69,6 +74,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     dataset: Described
     weights: str
     machine: dict[str, str]
+    data: DataRecord | None = None
     levels: str = ""
 
     @classmethod
@@ -81,18 +87,18 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
             dataset=describe_data(simulation.dataset),
             weights=_digest(simulation.setup.model.state_dict()) if "model" in objects else "",
             machine=machine.processor(),
+            data=DataRecord.of(simulation.data, simulation.setup.task),
             levels=simulation.levels_text,
         )
 
     @classmethod
-    def read(cls, folder: Path) -> Identity | None:
-        """Return the identity that a directory records, or None if an earlier version of Nestling recorded none."""
+    def read(cls, folder: Path) -> Identity:
+        """Return the identity that a directory records."""
         path = folder / IDENTITY
         try:
             identity = msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
-            report("no identity", f"{path} is missing: whether this run began with the same settings cannot be checked")
-            return None
+            raise RunError(f"{path} is missing, and it says what this run began with: put back a copy") from None
         except (OSError, msgspec.DecodeError) as problem:
             raise RunError(f"{path} cannot be read: {str(problem).splitlines()[0]}; put back a copy") from None
         if identity.format != _FORMAT:
@@ -111,16 +117,23 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
         except ConfigError as problem:
             raise RunError(f"{IDENTITY} holds settings that this version cannot read: {problem}") from None
 
-    def check_objects(self, folder: Path, objects: Mapping[str, Described], function: str = "nestling.resume") -> None:
-        """Raise unless the objects handed in to a `function` are those that the run began with."""
+    def check_objects(
+        self,
+        folder: Path,
+        objects: Mapping[str, Described],
+        function: str = "nestling.resume",
+        needed: Collection[str] = KINDS,
+    ) -> None:
+        """Raise unless the objects handed in to a `function`, which needs some kinds, are those of the run."""
         place = str(folder)
-        missing = [kind for kind in self.objects if kind not in objects]
+        missing = [kind for kind in self.objects if kind not in objects and kind in needed]
         if missing:
             own = _listed(f"{kind} ({self.objects[kind].name})" for kind in missing)
-            arguments = ", ".join(f"{kind}=…" for kind in self.objects)
+            arguments = ", ".join(f"{kind}=…" for kind in self.objects if kind in needed)
             raise RunError(
                 f"{place!r} was started in Python with its own {own}, which must be handed in again: "
                 f"{function}({place!r}, {arguments})"
+                + (", or call nestling.federate again" if "dataset" in missing and "task" in self.objects else "")
             )
         for kind, described in objects.items():
             if kind not in self.objects:
@@ -210,11 +223,12 @@ def describe_data(data: Source) -> Described:
 @singledispatch
 def _data_parts(data: Any) -> dict[str, str]:
     """Return what describes the samples of `FederatedData`."""
-    clients = [data.client(number) for number in range(0, len(data), -(-len(data) // 8))]
+    every = isinstance(data, OwnClients) and data.reader is None and len(data) <= _MAX_ITEMS
+    clients = [data.client(number) for number in range(0, len(data), 1 if every else -(-len(data) // 8))]
     samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
     test = data.test.batch(torch.arange(min(len(data.test), 100)))
     return {
-        "shapes": f"{len(data)} clients, {data.classes} classes, inputs {tuple(data.example(1).shape[1:])}",
+        "shapes": f"{len(data)} clients, {data.classes} classes, inputs {_shapes(data.example(1))}",
         "samples": _digest([[len(client) for client in clients], samples]),
         "test samples": _digest([len(data.test), test]),
     }
@@ -230,6 +244,21 @@ def _dataset_parts(data: Dataset) -> dict[str, str]:
         "users": _digest([data.users, data.test_users]),
         "preparation": f"{data.mean} {data.std} {data.augment} {data.resize}",
     }
+
+
+@_data_parts.register
+def _own_parts(data: OwnArrays) -> dict[str, str]:
+    parts = data.samples, data.test, data.validation
+    return {
+        "shapes": f"{data.classes} classes, inputs {_shapes(data.example(1))}",
+        "samples": _digest([[part.inputs, part.outputs] for part in parts]),
+        "users": _digest(data.users),
+    }
+
+
+def _shapes(inputs: Inputs) -> str:
+    """Return the shape of an input, or the shapes of several."""
+    return str(shapes(inputs)[0] if isinstance(inputs, Tensor) else shapes(inputs))
 
 
 @_data_parts.register

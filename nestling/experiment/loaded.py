@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import msgspec
+from torch import Tensor, nn
 
 from nestling.axes import AxisMap
 from nestling.budgets import Budget
 from nestling.client.grouped.group_worker import GroupWorker
-from nestling.cut import Plan, submodel
+from nestling.cut import submodel
 from nestling.data import Partition
 from nestling.engines import LocalEngine
-from nestling.errors import RunError, nearest
+from nestling.errors import NestlingError, RunError, nearest
+from nestling.events import report
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
 from nestling.experiment.exported import Exported, export_submodel, hub_model
-from nestling.experiment.federated_data import Source
+from nestling.experiment.federated_data import DividedData, Source
 from nestling.experiment.identity import Identity, describe
 from nestling.experiment.isolation import clean_torch
+from nestling.experiment.recorded_data import DataRecord, RecordedData
 from nestling.experiment.simulated_clients import SimulatedClients
-from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.simulation import KINDS, Overrides, Simulation, build, simulate
+from nestling.experiment.statistics_file import read_statistics
 from nestling.experiment.submodel_choice import Choice, choose, meter_of
 from nestling.fleet import parse_level
 from nestling.methods import Method
@@ -37,6 +41,8 @@ from nestling.tasks import Task
 
 if TYPE_CHECKING:
     from nestling.experiment.hub_model import HubModel
+
+_NEEDED = ("model", "method")  # objects of the user's own without which models cannot be built
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,7 @@ class LoadedRun:
     summary: dict[str, Any] = field(repr=False)
     _simulation: Simulation = field(repr=False)
     _state: ServerState = field(repr=False)
+    _statistics: Mapping[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def experiment(self) -> Experiment:
@@ -92,7 +99,8 @@ class LoadedRun:
     def submodel(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> nn.Module:
         """Return a trained sub-model: a plain module in evaluation mode.
 
-        The statistics of batch norms are measured by the run's clients, as before a test.
+        The statistics of batch norms are those of the test of that round. If it was not tested, because the run is in
+        progress or was stopped, the run's clients measure them, for which the data is opened.
 
         Parameters
         ----------
@@ -101,7 +109,7 @@ class LoadedRun:
         budget
             Instead of a level: what the sub-model may cost. The largest that meets it is returned (see `choose`).
         """
-        return self.submodel_of(self.selected(level, budget=budget).size.plan)
+        return self.submodel_of(self.selected(level, budget=budget))
 
     def selected(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Choice:
         """Return which sub-model the arguments of `submodel` mean, and what it costs."""
@@ -155,24 +163,42 @@ class LoadedRun:
     def tested(self, ratio: float) -> tuple[str, float | None]:
         """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
 
-        The value is None where clients have models of their own, of which the server holds none.
+        It is that of summary.json for levels that the run tested after its last round. Other sub-models are tested
+        now; the value is None, and an event says why, if the data cannot be opened or clients have their own models.
         """
         simulation, state = self._simulation, self._state
         settings, setup, data = simulation.settings, simulation.setup, simulation.data
         metric = setup.task.metrics[0].name
+        final = self.summary.get("final", {})
+        name = next((name for name, known in simulation.levels.items() if known == ratio), "")
+        recorded = final.get("submodels", {}).get(name, {}).get(metric)
+        if final.get("round") == self.round and recorded is not None:
+            return metric, recorded
         if setup.private:
+            report("not tested", f"clients of {setup.method.name} have models of their own")
             return metric, None
-        with clean_torch(settings.threads, settings.device):
-            clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
-            figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        try:
+            with clean_torch(settings.threads, settings.device):
+                clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
+                figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        except NestlingError as problem:
+            report("not tested", f"the sub-model of ratio {ratio:g} could not be tested: {problem}")
+            return metric, None
         return metric, figures["submodels"]["one"][metric]
 
-    def submodel_of(self, plan: Plan) -> nn.Module:
-        """Return the trained sub-model of the plan of a `Choice`."""
-        simulation, state = self._simulation, self._state
+    def submodel_of(self, choice: Choice) -> nn.Module:
+        """Return the trained sub-model that was chosen."""
+        simulation, state, plan = self._simulation, self._state, choice.size.plan
         setup, settings, data = simulation.setup, simulation.settings, simulation.data
         full = setup.global_plan(state.method_state)
         complete = state.separate_global_model(setup) if plan == full else {}
+        if setup.private and not complete and state.separate_global_model(setup):
+            raise RunError(
+                f"the server of {setup.method.name} has no model of level {choice.level.name!r}, because clients keep "
+                "theirs: only 'full' can be loaded"
+            )
+        if plan not in complete and plan.key in self._statistics:
+            complete = {plan: state.download(setup, plan) | self._statistics[plan.key]}
         with clean_torch(settings.threads, settings.device):
             clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
             tensors = with_norm_statistics(
@@ -220,17 +246,32 @@ def load(
         raise RunError(f"{str(path)!r} is not a run directory: it holds no {CONFIG}")
     overrides = Overrides(from_file(path / CONFIG), model, dataset, partition, method, task)
     identity = Identity.read(path)
-    if identity is not None:
-        identity.check_objects(path, describe(overrides), "nestling.load")
-        overrides = replace(overrides, levels_text=identity.levels or None)
+    identity.check_objects(path, describe(overrides), "nestling.load", KINDS if identity.data is None else _NEEDED)
+    overrides = replace(overrides, levels_text=identity.levels or None)
     with clean_torch(overrides.experiment.threads, overrides.experiment.device):
-        simulation = simulate(overrides)
+        opened = partial(_opened, path, overrides, identity)
+        simulation = opened() if identity.data is None else _without_data(overrides, identity.data, opened)
         state = checkpoint.read(path, simulation.setup)
     if state is None:
         raise RunError(f"{str(path)!r} holds no checkpoint yet: no round is done")
-    if identity is not None:
-        identity.check_built(path, simulation, started_over=False)
-    return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state)
+    return LoadedRun(path, state.round, _summary(path / SUMMARY), simulation, state, read_statistics(path, state.round))
+
+
+def _opened(folder: Path, overrides: Overrides, identity: Identity) -> Simulation:
+    """Return the simulation of a run with its data; raise if it is not the data that the run began with."""
+    identity.check_objects(folder, describe(overrides), "nestling.load")
+    simulation = simulate(overrides)
+    identity.check_built(folder, simulation, started_over=False)
+    return simulation
+
+
+def _without_data(overrides: Overrides, record: DataRecord, opened: Callable[[], Simulation]) -> Simulation:
+    """Return the simulation of a run whose data is opened only when samples are asked for."""
+    data = RecordedData(record, lambda: opened().data)
+    experiment = overrides.experiment
+    weightless = msgspec.structs.replace(experiment, model=msgspec.structs.replace(experiment.model, weights=""))
+    divided = DividedData(data, data, overrides.task or record.known_task())
+    return replace(build(replace(overrides, experiment=weightless), divided), settings=experiment)
 
 
 def _summary(path: Path) -> dict[str, Any]:

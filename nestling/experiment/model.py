@@ -25,6 +25,7 @@ from nestling.errors import ConfigError, ModelError, NestlingError, first_line, 
 from nestling.events import report
 from nestling.imported import imported
 from nestling.methods import Method
+from nestling.model_inputs import arguments, count, logits_of, tensors_of
 from nestling.nets import MODELS, build
 from nestling.nets.pretrained import start_from
 from nestling.safe_kernels import SafeKernels
@@ -46,7 +47,8 @@ def traced_model(
     reason = task.objection(model, example)
     if reason:
         raise ConfigError(f"the model {settings.name} {reason}")
-    axes = trace(model, example)
+    args, kwargs = arguments(example)
+    axes = trace(model, *args, **kwargs)
     if settings.width < 1:
         by_name = own is None and not settings.weights and ":" not in settings.name
         narrow = _built_narrow(experiment, data, model, axes) if by_name else None
@@ -59,7 +61,7 @@ def traced_model(
             )
             narrow = submodel(model, axes, plan(axes, settings.width))
         model = narrow
-        axes = trace(model, example)
+        axes = trace(model, *args, **kwargs)
     return model, axes, started
 
 
@@ -103,7 +105,7 @@ def check_output(model: nn.Module, data: FederatedData, task: Task, method: Meth
     model.eval()
     try:
         with torch.no_grad(), SafeKernels(), drawing(torch_stream(0, "output")):
-            output = functional_call(model, buffers, (example,))
+            output = logits_of(functional_call(model, buffers, *arguments(example)))
     finally:
         for module in was_training:
             module.training = True
@@ -115,17 +117,19 @@ def check_output(model: nn.Module, data: FederatedData, task: Task, method: Meth
         raise ConfigError(
             f"{method.name} cannot read what the model returns, {_kind_of(output)}: {first_line(problem)}"
         ) from problem
+    if task.any_output:
+        return
     wanted = task.output_shape(example)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         outputs = "one tensor of numbers" if wanted is None else f"logits alone, of shape {wanted}"
         raise ConfigError(
-            f"{method.name} needs a model that returns {outputs} for {len(example)} samples, not {_kind_of(logits)}"
+            f"{method.name} needs a model that returns {outputs} for {count(example)} samples, not {_kind_of(logits)}"
         )
     if wanted is None:
         return
     if logits.shape[:-1] != wanted[:-1] or logits.dim() < 2:
         raise ConfigError(
-            f"the model returns logits of shape {tuple(logits.shape)} for {len(example)} samples of {data.name}, "
+            f"the model returns logits of shape {tuple(logits.shape)} for {count(example)} samples of {data.name}, "
             f"where {wanted} is needed"
         )
     if logits.shape[-1] < task.classes:
@@ -167,7 +171,7 @@ def _call(factory: Callable[..., Any], name: str, known: Mapping[str, Any], opti
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     """Build a model by name, or by ``module:factory``; options that follow from the data have these as defaults."""
     if ":" in name:
-        model = _call(imported(name, "model", ConfigError), name, data.model_options, options)
+        model = _call(imported(name, ConfigError), name, data.model_options, options)
         if not isinstance(model, nn.Module):
             raise ConfigError(f"the model {name!r} is a {type(model).__name__}, not an nn.Module")
         return model
@@ -180,9 +184,14 @@ def model_options(name: str, options: dict[str, Any], data: FederatedData) -> di
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}, nor is that of the form module:factory{nearest(name, MODELS)}")
     defaults = MODELS[name].options
-    if data.example(1).is_floating_point() == bool(MODELS[name].tokens):
+    if _reads_numbers(data) == bool(MODELS[name].tokens):
         kind = "words" if MODELS[name].tokens else "numbers"
         raise ConfigError(f"the model {name} reads {kind}, which {data.name} is not made of")
     if defaults.get("positions", 0) >= known.get("positions", 0):  # a table of positions may be longer than sequences
         known.pop("positions", None)
     return {**{key: value for key, value in known.items() if key in defaults}, **options}
+
+
+def _reads_numbers(data: FederatedData) -> bool:
+    """Return whether the first input of a model is numbers, and not words."""
+    return tensors_of(data.example(1))[0].is_floating_point()

@@ -212,7 +212,7 @@ def title(experiment: Experiment) -> str:
     >>> title(Experiment(method="fedavg"))
     'fedavg-digits'
     """
-    return experiment.name or f"{experiment.method}-{experiment.data.name}"
+    return experiment.name or f"{experiment.method}-{experiment.data.name}".replace(":", "-").replace(" ", "-")
 
 
 def command(experiment: Experiment, handed: Collection[str] = ()) -> str:

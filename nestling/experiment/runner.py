@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from nestling.cut.extract import State
 from nestling.data import Partition
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.parent import end_if_script_is_unguarded
@@ -26,12 +27,14 @@ from nestling.experiment.changes import check_rounds, check_settings
 from nestling.experiment.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
 from nestling.experiment.federated_data import Source
+from nestling.experiment.first_step import check_first_step
 from nestling.experiment.identity import Identity, config_text, describe, with_names
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
 from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.experiment.simulator import Simulator
+from nestling.experiment.statistics_file import write_statistics
 from nestling.experiment.worker_factory import worker_factory
 from nestling.files import write_whole
 from nestling.kernels.device import find_device
@@ -58,12 +61,15 @@ class Result:
         The global model.
     simulation
         The simulation that was run.
+    last
+        The state of the server after the last round.
     """
 
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     state: dict[str, Tensor]
     simulation: Simulation = field(repr=False)
+    last: ServerState = field(repr=False)
 
 
 def run(
@@ -110,6 +116,7 @@ def run(
     ):
         objects = describe(overrides) if folder is not None else {}
         simulation = simulate(overrides)
+        check_first_step(simulation)
         if folder is not None:
             with creating(folder):
                 Identity.of(simulation, objects).write(folder)
@@ -166,18 +173,16 @@ def resume(
         overrides = Overrides(experiment, model, dataset, partition, method, task)
         objects = describe(overrides)
         identity = Identity.read(folder)
-        first = written if identity is None else identity.began
-        if identity is not None:
-            identity.check_objects(folder, objects)
-            identity.check_levels(folder)
-            overrides = replace(overrides, levels_text=identity.levels or None)
+        first = identity.began
+        identity.check_objects(folder, objects)
+        identity.check_levels(folder)
+        overrides = replace(overrides, levels_text=identity.levels or None)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
         with clean_torch(experiment.threads, experiment.device):
             simulation = simulate(overrides)
             state = checkpoint.read(folder, simulation.setup)
-            if identity is not None:
-                identity.check_built(folder, simulation, started_over=state is None)
+            identity.check_built(folder, simulation, started_over=state is None)
             if state is None:
                 _check_never_saved(folder)
                 state = ServerState.start(simulation.setup, folder)
@@ -187,9 +192,8 @@ def resume(
             with writing(folder):
                 if finished is not None:
                     record.start()
-                    return Result(finished, record.rounds, state.model, simulation)
-                if identity is not None:
-                    identity.check_machine()
+                    return Result(finished, record.rounds, state.model, simulation, state)
+                identity.check_machine()
                 if experiment != written:
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
@@ -219,7 +223,8 @@ def _run_rounds(
 
     def save(*, tidy: bool = True) -> None:
         if folder is not None and state.round:
-            _save(folder, state, record, time.perf_counter() - began, tidy=tidy)
+            statistics = simulator.norm_statistics(state, measure=False)
+            _save(folder, state, record, time.perf_counter() - began, statistics=statistics, tidy=tidy)
 
     engine = _engine(overrides, simulation, partial(save, tidy=False))  # it is called while a round is running
     simulator = Simulator(simulation, engine, callback.on_client)
@@ -241,6 +246,7 @@ def _run_rounds(
             if "evaluation" not in record.rounds[-1]:  # the run has fewer rounds than before
                 record.evaluated(figures)
                 state = replace(state, best=_best(record, task))
+        simulator.norm_statistics(state, measure=folder is not None)  # `save` writes them
     except BaseException:  # Ctrl-C, a full disk, a loss that is not a number: complete rounds are saved
         save()
         raise
@@ -258,7 +264,7 @@ def _run_rounds(
         save()
         write_models(folder, simulation, state)
         write_whole(folder / SUMMARY, (json.dumps(full_summary, indent=2) + "\n").encode())
-    result = Result(full_summary, record.rounds, state.model, simulation)
+    result = Result(full_summary, record.rounds, state.model, simulation, state)
     callback.on_end(result)
     return result
 
@@ -329,7 +335,17 @@ def _engine(overrides: Overrides, simulation: Simulation, before_last_try: Calla
     return LocalEngine(make, settings.workers, timeout=timeout, before_last_try=before_last_try)
 
 
-def _save(folder: Path, state: ServerState, record: Record, seconds: float, *, tidy: bool = True) -> None:
+def _save(
+    folder: Path,
+    state: ServerState,
+    record: Record,
+    seconds: float,
+    *,
+    statistics: Mapping[str, State] | None = None,
+    tidy: bool = True,
+) -> None:
+    if statistics:
+        write_statistics(folder, state.round, statistics)
     record.sync()
     checkpoint.write(folder, state, record.digest(state.round), tidy=tidy)
     write_whole(folder / SECONDS, json.dumps({"seconds": seconds}).encode())

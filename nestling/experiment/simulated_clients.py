@@ -55,14 +55,15 @@ class SimulatedClients:
 
     def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
         """Train clients and yield their updates in the order of the groups, whichever is done first."""
-        groups = self._grouping.divide(jobs)
+        groups, method = self._grouping.divide(jobs), self._setup.method
         slices = _Slices(self._engine, partial(before.download, self._setup), (job.plan for job in jobs))
 
         def envelope(job: TrainJob) -> JobEnvelope:
+            extra = method.send(before.context(self._setup), job.who) if method.overriding("send") else {}
             if not self._setup.clients_keep:
-                return JobEnvelope(job, slices.get(job.plan))
+                return JobEnvelope(job, slices.get(job.plan), extra=extra)
             private, kept = before.clients.get(self._setup, job.who.client, job.plan, before.model)
-            return JobEnvelope(job, slices.get(job.plan), private, kept)
+            return JobEnvelope(job, slices.get(job.plan), private, kept, extra)
 
         def message(index: int) -> JobEnvelope | GroupJob:
             envelopes = tuple(map(envelope, groups[index].jobs))

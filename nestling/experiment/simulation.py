@@ -10,8 +10,9 @@ from torch import nn
 
 from nestling.data import Dataset, Partition, Text
 from nestling.data.federated import ClientData, FederatedData
+from nestling.data.own.own_clients import OwnArrays
 from nestling.errors import ConfigError
-from nestling.experiment.federated_data import Source, divided_data
+from nestling.experiment.federated_data import DividedData, Source, divided_data
 from nestling.experiment.model import check_output, traced_model
 from nestling.experiment.simulated_fleet import simulated_fleet
 from nestling.fleet import Fleet, Level, Population, level_for, online
@@ -20,6 +21,8 @@ from nestling.seeds import derive
 from nestling.server.cost_meter import CostMeter
 from nestling.settings import Experiment
 from nestling.tasks import Task
+
+KINDS = ("model", "dataset", "partition", "method", "task")  # of objects that callers hand in
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class Overrides:
     model
         The global model, with its initial weights.
     dataset
-        A `Dataset` or `Text`, which is divided among clients, or a `FederatedData`, which is divided already.
+        A `Dataset`, a `Text` or `OwnArrays`, which are divided among clients, or a `FederatedData`, which is divided.
     partition
         Which client holds which samples of the data.
     method
@@ -55,7 +58,7 @@ class Overrides:
     def __post_init__(self) -> None:
         accepted: dict[str, tuple[tuple[type, ...], tuple[str, ...], str]] = {  # types, or attributes; both in words
             "model": ((nn.Module,), (), "an nn.Module"),
-            "dataset": ((Dataset, Text), ("test", "client"), "a Dataset, a Text or a FederatedData"),
+            "dataset": ((Dataset, Text, OwnArrays), ("test", "client"), "a Dataset, a Text or a FederatedData"),
             "partition": ((Partition,), (), "a Partition"),
             "method": ((Method,), (), "a Method"),
             "task": ((), ("metrics", "loss", "measure"), "a Task"),
@@ -69,8 +72,7 @@ class Overrides:
 
     def handed(self) -> tuple[str, ...]:
         """Return the kinds of objects that the caller handed in."""
-        kinds = ("model", "dataset", "partition", "method", "task")
-        return tuple(kind for kind in kinds if getattr(self, kind) is not None)
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +119,11 @@ class Simulation:
         """What plans cost, and how long rounds take on the devices."""
         return CostMeter(self.setup, self.devices, self.settings.fleet.deadline)
 
+    @property
+    def public_at_clients(self) -> ClientData | None:
+        """The samples without labels that clients have, too; None if the method does not need that."""
+        return self.public if self.setup.method.overriding("public_work") else None
+
     @cached_property
     def levels(self) -> dict[str, float]:
         """The levels whose sub-models are tested, widest first: name → ratio."""
@@ -150,14 +157,26 @@ class Simulation:
 def simulate(overrides: Overrides) -> Simulation:
     """Build the simulation of an experiment; raise before any training if something does not fit."""
     settings = overrides.experiment
-    method = overrides.method or make(settings.method, settings.options, settings.parts)
-    divided = divided_data(settings, overrides.dataset, overrides.partition)
-    data, task, clients = divided.data, overrides.task or divided.task, settings.fleet.clients
+    divided = divided_data(settings, overrides.dataset, overrides.partition, overrides.task)
+    data, clients = divided.data, settings.fleet.clients
     if len(data) != clients:
         source = data.name if divided.partition is None else "the partition"
-        raise ConfigError(f"{source} has {len(data)} clients, but fleet.clients is {clients}")
+        raise ConfigError(
+            f"{source} has {len(data)} clients, but fleet.clients is {clients}: set fleet.clients={len(data)}"
+        )
+    simulation = build(overrides, divided)
+    setup = simulation.setup
+    check_output(setup.model, data, setup.task, setup.method)
+    _check(simulation)
+    return simulation
+
+
+def build(overrides: Overrides, divided: DividedData) -> Simulation:
+    """Build a simulation with data that is divided already; whether all fits together is not checked."""
+    settings = overrides.experiment
+    method = overrides.method or make(settings.method, settings.options, settings.parts)
+    data, task, clients = divided.data, divided.task, settings.fleet.clients
     model, axes, started = traced_model(settings, data, task, overrides.model)
-    check_output(model, data, task, method)
     setup = Setup(
         model=model,
         axes=axes,
@@ -175,7 +194,7 @@ def simulate(overrides: Overrides) -> Simulation:
     )
     fleet, devices, levels_text = simulated_fleet(settings, setup, overrides.levels_text)
     setup = replace(setup, ratios=tuple(sorted(level.ratio for level, _ in fleet.mix)))
-    simulation = Simulation(
+    return Simulation(
         settings=settings,
         setup=setup,
         dataset=divided.source,
@@ -187,8 +206,6 @@ def simulate(overrides: Overrides) -> Simulation:
         started=started,
         levels_text=levels_text,
     )
-    _check(simulation)
-    return simulation
 
 
 def _check(simulation: Simulation) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from nestling.client.grouped.group_worker import GroupWorker
+from nestling.cut import Plan
+from nestling.cut.extract import State
 from nestling.engines import Engine, LocalEngine
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Simulation
 from nestling.kernels.device import find_device
 from nestling.server.aggregate import Merge
 from nestling.server.evaluation import evaluate
+from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.round import run_round
 from nestling.server.state import ServerState
 
@@ -46,9 +49,11 @@ class Simulator:
         settings, setup = simulation.settings, simulation.setup
         if engine is None:
             device = find_device(settings.device)
-            engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision))
+            public = simulation.public_at_clients
+            engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision, public))
         self.clients = SimulatedClients(simulation, engine, tick)
         self._merge = Merge(setup, ServerState.start(setup))
+        self._measured: tuple[int, Mapping[str, State]] = (-1, {})
 
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """Run the round after a state; return the state after it, and its line in metrics.jsonl."""
@@ -76,4 +81,33 @@ class Simulator:
             levels=simulation.levels,
             settings=simulation.settings.evaluate,
             own_models=own_models,
+            on_models=partial(self._keep_statistics, state.round),
         )
+
+    def norm_statistics(self, state: ServerState, *, measure: bool = True) -> Mapping[str, State] | None:
+        """Return the norm statistics of all tested sub-models: key of a plan → name → tensor.
+
+        Those of the last evaluation are returned if it was of this state. Otherwise clients measure them or, without
+        `measure`, the result is None.
+        """
+        simulation = self._simulation
+        setup = simulation.setup
+        if not setup.norm_statistics:
+            return {}
+        if self._measured[0] != state.round:
+            if not measure:
+                return None
+            ratios = simulation.levels.values()
+            plans = [setup.global_plan(state.method_state)]
+            plans += [setup.submodel_plan(ratio, state.method_state) for ratio in ratios]
+            settings = simulation.settings.evaluate
+            states = with_norm_statistics(
+                setup, state, self.clients, simulation.data, settings=settings, plans=plans, complete={}
+            )
+            self._keep_statistics(state.round, states)
+        return self._measured[1]
+
+    def _keep_statistics(self, round: int, models: Mapping[Plan, State]) -> None:
+        names = self._simulation.setup.norm_statistics
+        kept = {plan.key: {name: state[name] for name in state if name in names} for plan, state in models.items()}
+        self._measured = (round, kept)

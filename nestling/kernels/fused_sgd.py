@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nestling.kernels.dense import as_rows, is_dense
 from nestling.torch_private import foreach_div_, foreach_norm, foreach_zero_, fused_sgd_, has_fused_sgd
@@ -33,7 +33,7 @@ class FusedSGD:
 
     Examples
     --------
-    >>> weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> optimizer = FusedSGD([weight], lr=1.0)
     >>> (5 * weight).sum().backward()
     >>> optimizer.step(clip_norm=1.0)
@@ -43,7 +43,7 @@ class FusedSGD:
 
     def __init__(
         self,
-        parameters: list[nn.Parameter],
+        parameters: Sequence[Tensor],
         lr: float,
         momentum: float = 0.0,
         weight_decay: float = 0.0,

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nestling.draws import drawing
 from nestling.kernels.batch_norms import batch_norms
 from nestling.kernels.device import exact
+from nestling.model_inputs import Inputs, chosen, count, forward, joined, mapped, tensors_of
 
 _MAX_SAMPLES = 100  # most samples that run together: more gain nothing, and take memory
 _TRIAL_SAMPLES = 4  # samples of a batch in a trial
@@ -33,7 +34,7 @@ class NormSums:
         self.sums: dict[str, Tensor] = {}
         self.uses: Counter[str] = Counter()
 
-    def add(self, model: nn.Module, parts: Sequence[Tensor]) -> None:
+    def add(self, model: nn.Module, parts: Sequence[Inputs]) -> None:
         """Run some batches of one shape through a model together, and through each of its norms one by one."""
         model.eval()
         norms = list(batch_norms(model))
@@ -44,7 +45,7 @@ class NormSums:
             norm.momentum = 1.0  # running statistics become those of the last batch, with unbiased variance
             norm.forward = partial(self._apart, name, norm, norm.forward, len(parts))  # type: ignore[method-assign]
         try:
-            model(torch.cat(list(parts)) if len(parts) > 1 else parts[0])
+            forward(model, joined(parts) if len(parts) > 1 else parts[0])
         finally:
             for (_, norm), (tracks, momentum) in zip(norms, before, strict=True):
                 norm.track_running_stats, norm.momentum = tracks, momentum
@@ -64,11 +65,12 @@ class NormSums:
         return torch.cat(outputs) if parts > 1 else outputs[0]
 
 
-def runs_of_one_shape(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def runs_of_one_shape(batches: Iterable[Inputs]) -> Iterator[list[Inputs]]:
     """Yield lists of consecutive batches of one shape, as many as may run together."""
-    waiting: list[Tensor] = []
+    waiting: list[Inputs] = []
     for batch in batches:
-        if waiting and (batch.shape != waiting[0].shape or (len(waiting) + 1) * len(batch) > _MAX_SAMPLES):
+        many = waiting and (len(waiting) + 1) * count(batch) > _MAX_SAMPLES
+        if many or (waiting and _sizes(batch) != _sizes(waiting[0])):
             yield waiting
             waiting = []
         waiting.append(batch)
@@ -76,7 +78,7 @@ def runs_of_one_shape(batches: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         yield waiting
 
 
-def may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+def may_join(model: nn.Module, batches: Sequence[Inputs]) -> bool:
     """Return whether batches may run through a model together, by a trial in double precision that is made once.
 
     They may not if the forward depends on the number of samples, or mixes samples elsewhere than in norms.
@@ -90,16 +92,24 @@ def may_join(model: nn.Module, batches: Sequence[Tensor]) -> bool:
     return _JOINED[model]
 
 
-def _agree(model: nn.Module, batches: Sequence[Tensor]) -> bool:
+def _agree(model: nn.Module, batches: Sequence[Inputs]) -> bool:
     """Return whether two batches give the same statistics together and one by one."""
     for parameter in model.parameters():  # add noise, as zero weights and equal samples would hide mixing
         parameter.nan_to_num_(0, 0, 0).add_(0.1 * torch.randn_like(parameter))
-    parts = [batch[:_TRIAL_SAMPLES].cpu() for batch in batches[:2]]
-    if parts[0].is_floating_point():
-        parts = [part.double() + torch.randn_like(part, dtype=torch.float64) for part in parts]
+    parts = [mapped(_noisy, chosen(batch, slice(_TRIAL_SAMPLES))) for batch in batches[:2]]
     one_by_one, together = NormSums(), NormSums()
     for part in parts:
         one_by_one.add(model, [part])
     together.add(model, parts)
     expected = one_by_one.sums.items()
     return all(torch.allclose(value, together.sums[name], rtol=_CLOSE, atol=_CLOSE) for name, value in expected)
+
+
+def _noisy(values: Tensor) -> Tensor:
+    """Return numbers with noise, in double precision; whole numbers stay as they are."""
+    values = values.cpu()
+    return values.double() + torch.randn_like(values, dtype=torch.float64) if values.is_floating_point() else values
+
+
+def _sizes(batch: Inputs) -> list[torch.Size]:
+    return [tensor.shape for tensor in tensors_of(batch)]

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from nestling.draws import drawing
 from nestling.kernels.kn2row import Kn2row, can_be_products
+from nestling.model_inputs import Inputs, forward, mapped
 from nestling.safe_kernels import guard
 
 _WIDE = 256  # least input and output channels with which a convolution is faster with channels first
 _FEW = 16  # most output pixels with which a wide convolution is fastest as matrix products
 
 
-def set_memory_format(model: nn.Module, *example: Tensor) -> None:
+def set_memory_format(model: nn.Module, example: Inputs = None) -> None:
     """Give the image convolutions of a model the fastest memory format: channels last, except for wide ones.
 
     Its outputs stay the same up to rounding, as do the names and shapes of its tensors.
@@ -25,7 +26,7 @@ def set_memory_format(model: nn.Module, *example: Tensor) -> None:
     model
         The model, which is changed in place.
     example
-        Inputs, for finding the image sizes inside the model; without them, no convolution becomes matrix products.
+        Model inputs, for finding the image sizes inside; without them, no convolution becomes matrix products.
 
     Examples
     --------
@@ -39,7 +40,7 @@ def set_memory_format(model: nn.Module, *example: Tensor) -> None:
     guard(model)  # some kernels for channels last write outside of their memory
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     wide = [layer for layer in layers if min(layer.weight.shape[:2]) >= _WIDE]
-    pixels = _pixels(model, wide, example) if wide and example else {}
+    pixels = _pixels(model, wide, example) if wide and example is not None else {}
     for layer in layers:
         if layer not in wide:
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -50,7 +51,7 @@ def set_memory_format(model: nn.Module, *example: Tensor) -> None:
 
 
 @torch.no_grad()
-def _pixels(model: nn.Module, layers: list[nn.Conv2d], example: tuple[Tensor, ...]) -> dict[nn.Module, int]:
+def _pixels(model: nn.Module, layers: list[nn.Conv2d], example: Inputs) -> dict[nn.Module, int]:
     """Return the number of output pixels of layers; the largest if a layer is used several times."""
     pixels: dict[nn.Module, int] = {}
 
@@ -58,12 +59,12 @@ def _pixels(model: nn.Module, layers: list[nn.Conv2d], example: tuple[Tensor, ..
         pixels[layer] = max(pixels.get(layer, 0), output.shape[-2] * output.shape[-1])
 
     weight = layers[0].weight
-    inputs = [value.to(weight if value.is_floating_point() else weight.device) for value in example]
+    inputs = mapped(lambda value: value.to(weight if value.is_floating_point() else weight.device), example)
     hooks = [layer.register_forward_hook(record) for layer in layers]
     training = model.training
     try:
         with drawing(torch.Generator().manual_seed(0)):  # leaves PyTorch's own generator unchanged
-            model.eval()(*inputs)
+            forward(model.eval(), inputs)
     finally:
         model.train(training)
         for hook in hooks:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nestling.draws import counted_draws, current_generator
+from nestling.model_inputs import Inputs, forward
 
 
 class SeededDropout(nn.Dropout):
@@ -50,7 +51,7 @@ def seed_dropout(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def find_draws(model: nn.Module, *example: Tensor) -> Draws:
+def find_draws(model: nn.Module, example: Inputs) -> Draws:
     """Return whether a model draws random numbers by itself, by running a copy of it on `example`.
 
     >>> find_draws(nn.Sequential(nn.Dropout2d(0.5)), torch.zeros(2, 3, 4, 4))
@@ -64,7 +65,7 @@ def find_draws(model: nn.Module, *example: Tensor) -> Draws:
     for training in (True, False):
         twin.train(training)
         try:
-            draws[training] = counted_draws(lambda: twin(*example))[1] > 0
+            draws[training] = counted_draws(lambda: forward(twin, example))[1] > 0
         except Exception:  # it will be raised again, with more context, when the model is used
             draws[training] = True
     return Draws(draws[True], draws[False])

@@ -33,19 +33,19 @@ _SAFE = [
     SpeedLayer(
         "safe strided 1×1 convolutions",
         True,
-        "they first take the pixels that they read, and convolve with stride 1, as oneDNN's kernel for their gradient "
-        "writes past its memory (oneDNN issue 6035)",
+        "the pixels that they read are selected first and convolved with stride 1, because oneDNN's kernel for their "
+        "gradient writes past its memory (oneDNN issue 6035)",
     ),
     SpeedLayer(
         "safe padded convolutions",
         True,
-        "zeros are laid around images first where an output column sees no pixel, as oneDNN's kernel then ends the "
-        "process (oneDNN issue 5942)",
+        "images are padded with zeros first where an output column sees no pixel, because oneDNN's kernel would crash "
+        "(oneDNN issue 5942)",
     ),
     SpeedLayer(
         "safe instance norms",
         True,
-        "gradients of a single sample are laid channels first, as PyTorch's are wrong for channels last",
+        "gradients of a single sample get channels-first memory, because PyTorch's are wrong for channels last",
     ),
 ]
 
@@ -53,25 +53,25 @@ _SAFE = [
 def _fast(on: bool) -> list[SpeedLayer]:
     """Return the features that the setting accelerate switches."""
     layers = [
-        ("channels-last memory", True, "convolutions of images are faster so, but for wide ones"),
-        ("convolutions as products", knows_transforms(), "wide convolutions of small images are faster so"),
+        ("channels-last memory", True, "faster for convolutions of images, except for wide ones"),
+        ("convolutions as products", knows_transforms(), "faster for wide convolutions of small images"),
         ("fused SGD", has_fused_sgd(), "one pass over all weights takes a step"),
         ("cross-entropy of many classes", True, "its gradient is written once"),
-        ("groups", True, "small clients of one shape train together, as the setting group_clients says"),
-        ("joined batches", True, "small batches run together for the statistics of norms"),
-        ("samples made ready at once", True, "few samples of a client that are not augmented"),
+        ("groups", True, "small clients of one shape train together (setting group_clients)"),
+        ("joined batches", True, "the statistics of norms are measured over several batches at once"),
+        ("samples made ready at once", True, "normalised once if a client has few samples and no augmentation"),
     ]
     if not on:
         return [SpeedLayer(name, False, "accelerate=off") for name, _, _ in layers]
-    missing = "PyTorch's private function for it is missing, or answers otherwise than it should"
+    missing = "PyTorch's private function for it is missing or gives a wrong result"
     return [SpeedLayer(name, works, why if works else missing) for name, works, why in layers]
 
 
 def _private() -> SpeedLayer:
     names = replaced()
     if names:
-        return SpeedLayer("kernels for many tensors", False, f"plain PyTorch stands in for {', '.join(names)}")
-    return SpeedLayer("kernels for many tensors", True, "private functions of PyTorch do what they should")
+        return SpeedLayer("kernels for many tensors", False, f"plain PyTorch replaces {', '.join(names)}")
+    return SpeedLayer("kernels for many tensors", True, "all private functions of PyTorch passed their test")
 
 
 def _merges() -> SpeedLayer:

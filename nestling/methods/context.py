@@ -21,6 +21,7 @@ from nestling.data.federated import ClientData
 from nestling.fleet import Level
 from nestling.methods.frozen import frozen_names
 from nestling.methods.rows import output_axis, thawed, token_axes
+from nestling.model_inputs import Inputs
 from nestling.seeds import derive, torch_stream
 from nestling.settings import LocalTraining, ServerSettings, Upload
 from nestling.tasks.task import OutputMask, Task
@@ -59,7 +60,7 @@ class Setup:
 
     model: nn.Module
     axes: AxisMap
-    example: Tensor
+    example: Inputs
     task: Task
     method: Method
     training: LocalTraining = field(default_factory=LocalTraining)
@@ -89,8 +90,8 @@ class Setup:
 
     @cached_property
     def token_axes(self) -> tuple[str, ...]:
-        """The axes of embeddings that look up input words; empty for models of other inputs."""
-        if self.example.is_floating_point():
+        """The axes of embeddings that look up input words; empty where inputs are not the words that are predicted."""
+        if not self.task.reads_classes or not isinstance(self.example, Tensor) or self.example.is_floating_point():
             return ()
         random = torch_stream(0, "tokens")
         ids = torch.randint(self.task.classes, self.example.shape, generator=random)
@@ -238,10 +239,13 @@ class Merged:
         Name → tensor.
     gathered
         Returns, by name, the total weight of the clients that held each coordinate of a tensor, in its shape.
+    received
+        What `Part.received` returned for the last update; None if there was none.
     """
 
     model: dict[str, Tensor]
     gathered: Callable[[str], Tensor]
+    received: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,6 +265,25 @@ class AfterMerge:
     networks: Mapping[str, tuple[Plan, State]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PublicWork:
+    """What a client does in a round with public samples, beside the training of its slice.
+
+    Attributes
+    ----------
+    trained
+        Samples of training steps, if the server sent something (`Part.send`).
+    predicted
+        Samples of forward passes.
+    bytes_up
+        Bytes that it replies (`Part.reply`).
+    """
+
+    trained: int = 0
+    predicted: int = 0
+    bytes_up: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class ClientContext:
     """A client in training.
@@ -271,12 +294,18 @@ class ClientContext:
         The experiment.
     model
         The client's sub-model, in training mode.
-    plan, ratio, round
-        The slice that it trains, the ratio of its level, and the number of the round, counted from 1.
+    plan, ratio
+        The slice that it trains, and the ratio of its level.
+    round, lr
+        The number of the round, counted from 1, and its learning rate.
     sent
         The slice that it received, on the CPU.
     client_state
         What the client kept from earlier rounds: ``kind/tensor`` → value.
+    extra
+        What the server sent beside the slice (`Part.send`): name → tensor.
+    public
+        The samples without labels that clients have, too, if the method needs that (`Part.public_work`); else None.
     mask
         The mask of the classes in its loss; None for all classes.
     draw
@@ -290,8 +319,11 @@ class ClientContext:
     plan: Plan
     ratio: float = 1.0
     round: int = 1
+    lr: float = 0.1
     sent: State = field(default_factory=dict)
     client_state: State = field(default_factory=dict)
+    extra: State = field(default_factory=dict)
+    public: ClientData | None = None
     mask: OutputMask | None = None
     draw: np.random.Generator = field(default_factory=np.random.default_rng)
     workspace: dict[Any, Any] = field(default_factory=dict)

@@ -43,6 +43,7 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import State, dropped_names
+from nestling.data.federated import ClientData
 from nestling.errors import MethodError, nearest
 from nestling.kernels.cross_entropy import correct
 from nestling.methods.context import ClientContext, Setup
@@ -51,6 +52,7 @@ from nestling.methods.method import Method
 from nestling.methods.part import Inner, Part, PlanPart
 from nestling.methods.parts.per_submodel import NORMS, PerSubmodel
 from nestling.methods.parts.static_norms import StaticNorms
+from nestling.model_inputs import forward
 from nestling.tasks.class_loss import count_targets, masked
 from nestling.tasks.task import Batch, LossResult
 
@@ -102,12 +104,18 @@ class Exits(Part):
     distill: bool = True
     ramp: int = 300
 
+    def check(self, setup: Setup, public: ClientData | None) -> None:
+        """Raise an error for tasks with another loss: that of several classifiers is the sum of cross-entropies."""
+        del public
+        if setup.task.class_dim != -1 or not setup.task.classes:
+            raise MethodError(f"depthfl's classifiers need one class for every sample, which {setup.task.name} has not")
+
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
         """Return Σ_i CE_i + ramp_up · Σ_{i≠j} KL(p_j ‖ p_i) / (n − 1) of n classifiers, each a mean over the batch."""
         del inner
         inputs, targets = batch
         held = None if client.mask is None else client.mask.held
-        outputs = [masked(logits, held) for logits in exits(client.model(inputs))]
+        outputs = [masked(logits, held) for logits in exits(forward(client.model, inputs))]
         loss = torch.stack([F.cross_entropy(logits, targets) for logits in outputs]).sum()
         if self.distill and len(outputs) > 1:
             logs = [logits.log_softmax(-1) for logits in outputs]

@@ -39,6 +39,7 @@ from nestling.methods.parts.per_submodel import NORMS, PerSubmodel
 from nestling.methods.parts.plans import PrefixPlan
 from nestling.methods.parts.scaler import Scaler
 from nestling.methods.parts.static_norms import StaticNorms
+from nestling.model_inputs import arguments, forward, logits_of
 from nestling.tasks.class_loss import masked
 from nestling.tasks.task import Batch, LossResult
 
@@ -65,6 +66,10 @@ class OrderedDropout(Part):
         del public
         if not setup.task.classes:
             raise MethodError(f"ordered dropout needs classes, and {setup.task.name} has none")
+        if setup.task.class_dim != -1:
+            raise MethodError(
+                f"ordered dropout cannot train {setup.task.name}, whose classes are not the last dimension"
+            )
 
     def loss(self, client: ClientContext, batch: Batch, inner: Inner) -> LossResult:
         """Return the loss of a batch."""
@@ -77,12 +82,12 @@ class OrderedDropout(Part):
             return inner(batch)
         # 2. Run the model of that width, whose weights are slices of the client's.
         small, weights = nested_submodel(client, width)
-        student = functional_call(small, weights, (inputs,))
+        student = logits_of(functional_call(small, weights, *arguments(inputs)))
         if not self.distill:
             return task.loss_of(student, targets, client.mask)[0]
         # 3. The full width learns the targets, and the drawn width learns the predictions of the full width.
         logits = masked(student, None if client.mask is None else client.mask.held)
-        hard, teacher = task.loss_of(client.model(inputs), targets, client.mask)
+        hard, teacher = task.loss_of(forward(client.model, inputs), targets, client.mask)
         rows = targets.flatten() >= 0
         soft = F.cross_entropy(logits.flatten(0, -2)[rows], teacher.detach().flatten(0, -2)[rows].softmax(-1))
         return replace(hard, value=hard.value + soft)

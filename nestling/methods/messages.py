@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,12 +74,15 @@ class JobEnvelope:
         The client's own tensors, which replace those of the slice: name → tensor.
     client_state
         What the client kept from earlier rounds: ``kind/tensor`` → value.
+    extra
+        What the method sends beside the slice: name → tensor.
     """
 
     job: Job
     state: Any
     private: dict[str, Tensor] = field(default_factory=dict)
     client_state: dict[str, Tensor] = field(default_factory=dict)
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -155,6 +158,8 @@ class Update:
         next simulates the client.
     message
         The encoded change of the slice; None if `state` is sent as it is.
+    extra
+        What the method's parts reply beside the slice: name → tensor.
     """
 
     who: tuple[Participant, ...]
@@ -164,3 +169,4 @@ class Update:
     progress: Progress
     client_state: dict[str, Tensor] = field(default_factory=dict)
     message: bytes | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)

@@ -6,7 +6,7 @@ methods from old ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -18,7 +18,17 @@ from nestling.cut.extract import State
 from nestling.data.federated import ClientData
 from nestling.errors import MethodError
 from nestling.kernels.batch_norms import batch_norms
-from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup
+from nestling.methods.context import (
+    AfterMerge,
+    ClientContext,
+    Merged,
+    Owner,
+    Participant,
+    PublicWork,
+    RoundContext,
+    Setup,
+)
+from nestling.methods.messages import Update
 from nestling.methods.part import Inner, Part, PlanPart
 from nestling.tasks.task import Batch, LossResult, OutputMask
 
@@ -69,7 +79,7 @@ class Method:
             raise MethodError(f"the plan of the method {name} must be a PlanPart, not a {type(plan).__name__}")
         for field, value in {"name": name, "plan": plan, "parts": all_parts, "weighting": weighting}.items():
             object.__setattr__(self, field, value)
-        for hook in ("output_mask", "predict", "global_model"):
+        for hook in ("output_mask", "predict", "global_model", "public_work"):
             names = [type(part).__name__ for part in self.overriding(hook)]
             if len(names) > 1:
                 raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(names)}")
@@ -160,6 +170,20 @@ class Method:
         rows = {} if who.held is None else round.setup.rows(who.held)
         return Plan({**{name: plan.index(name) for name in plan.runs}, **rows}, plan.blocks, plan.key) if rows else plan
 
+    def public_work(self, setup: Setup, public: Sized | None) -> PublicWork:
+        """Return what a client does in a round with public samples, beside the training of its slice."""
+        parts = self.overriding("public_work")
+        return parts[0].public_work(setup, 0 if public is None else len(public)) if parts else PublicWork()
+
+    def send(self, round: RoundContext, who: Participant) -> dict[str, Tensor]:
+        """Return what the server sends to a client beside its slice: name → tensor."""
+        return {name: value for part in self.overriding("send") for name, value in part.send(round, who).items()}
+
+    def start(self, client: ClientContext) -> None:
+        """Change a client's model before it trains on its own samples."""
+        for part in self.overriding("start"):
+            part.start(client)
+
     def output_mask(self, setup: Setup, held: Tensor) -> OutputMask | None:
         """Return the mask of the classes in a client's loss; None for all classes."""
         parts = self.overriding("output_mask")
@@ -176,13 +200,25 @@ class Method:
         """Return what a client keeps for its next round."""
         return {name: value for part in self.overriding("finish") for name, value in part.finish(client).items()}
 
+    def reply(self, client: ClientContext) -> dict[str, Tensor]:
+        """Return what a client sends to the server beside its slice: name → tensor."""
+        return {name: value for part in self.overriding("reply") for name, value in part.reply(client).items()}
+
+    def received(self, round: RoundContext, update: Update, earlier: Sequence[Any] = ()) -> list[Any]:
+        """Return what each part remembers of the updates of a round, from that of `earlier` ones and another update."""
+        before = earlier or [None] * len(self.chain)
+        return [part.received(round, update, memory) for part, memory in zip(self.chain, before, strict=True)]
+
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Run the parts' hooks after a merge: each part gets the model and the state that the previous one returned."""
+        """Run the parts' hooks after a merge: each part gets the model and the state that the previous one returned.
+
+        ``merged.received`` is what `received` returned for the last update.
+        """
         result = AfterMerge(merged.model, dict(round.method_state))
-        for part in self.overriding("after_merge"):
+        for part, received in zip(self.chain, merged.received or [None] * len(self.chain), strict=True):
             networks = result.networks
             round = replace(round, method_state=result.method_state)
-            result = part.after_merge(round, Merged(result.model, merged.gathered))
+            result = part.after_merge(round, Merged(result.model, merged.gathered, received))
             result = replace(result, networks={**networks, **result.networks})
         return result
 

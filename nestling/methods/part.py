@@ -15,7 +15,17 @@ from torch import Tensor, nn
 from nestling.cut import Plan, plan
 from nestling.cut.extract import Same, State
 from nestling.data.federated import ClientData
-from nestling.methods.context import AfterMerge, ClientContext, Merged, Owner, Participant, RoundContext, Setup
+from nestling.methods.context import (
+    AfterMerge,
+    ClientContext,
+    Merged,
+    Owner,
+    Participant,
+    PublicWork,
+    RoundContext,
+    Setup,
+)
+from nestling.methods.messages import Update
 from nestling.tasks.task import Batch, LossResult, OutputMask
 
 Inner = Callable[[Batch], LossResult]
@@ -60,6 +70,27 @@ class Part:
     def build(self, model: nn.Module, setup: Setup, ratio: float) -> None:
         """Change a new sub-model of a level in place, before it is trained or tested."""
 
+    def public_work(self, setup: Setup, samples: int) -> PublicWork:
+        """Return what a client does with the public samples; a part that overrides it gets them at the clients, too.
+
+        Parameters
+        ----------
+        setup
+            The experiment.
+        samples
+            How many public samples there are.
+        """
+        del setup, samples
+        return PublicWork()
+
+    def send(self, round: RoundContext, who: Participant) -> Mapping[str, Tensor]:
+        """Return what the server sends to a client beside its slice: name → tensor."""
+        del round, who
+        return {}
+
+    def start(self, client: ClientContext) -> None:
+        """Change a client's model before it trains on its own samples."""
+
     def output_mask(self, setup: Setup, held: Tensor) -> OutputMask | None:
         """Return the mask of the classes in a client's loss, from those that it holds; None for all classes."""
         del setup, held
@@ -74,6 +105,20 @@ class Part:
         """Return what a client keeps for its next round: ``kind/tensor`` → value, shaped like that tensor."""
         del client
         return {}
+
+    def reply(self, client: ClientContext) -> Mapping[str, Tensor]:
+        """Return what a client sends to the server beside its slice, after training: name → tensor."""
+        del client
+        return {}
+
+    def received(self, round: RoundContext, update: Update, earlier: Any) -> Any:
+        """Return what the server remembers of the updates of a round, from that of `earlier` ones and another update.
+
+        `earlier` is None for the first; `after_merge` gets the last as ``merged.received``. A part that overrides this
+        gets every client's update by itself: they are not averaged before.
+        """
+        del round, update
+        return earlier
 
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
         """Return the model and the server state for the next round; the arguments must not be changed."""

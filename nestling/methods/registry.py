@@ -11,8 +11,11 @@ import msgspec
 from nestling.errors import MethodError, nearest
 from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
+from nestling.methods.ds_fl import ds_fl
 from nestling.methods.fed_dropout import fed_dropout
+from nestling.methods.fed_et import fed_et
 from nestling.methods.fedavg import fedavg
+from nestling.methods.feddf import feddf
 from nestling.methods.feddyn import with_feddyn
 from nestling.methods.fedmorph import fedmorph
 from nestling.methods.fedmorphprox import fedmorphprox
@@ -41,6 +44,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "nefl": nefl,
     "fedmorph": fedmorph,
     "fedmorphprox": fedmorphprox,
+    "feddf": feddf,
+    "ds-fl": ds_fl,
+    "fed-et": fed_et,
 }
 
 # The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value.
@@ -78,7 +84,7 @@ def make(name: str, options: Mapping[str, Any] | None = None, parts: str = "") -
         raise MethodError(
             f"there is no method {name!r}, nor is that of the form module:factory{nearest(name, METHODS)}"
         )
-    factory = imported(name, "method", MethodError) if ":" in name else METHODS[name]
+    factory = imported(name, MethodError) if ":" in name else METHODS[name]
     known, hints = _options(factory), get_type_hints(_BASES.get(factory, factory)) | get_type_hints(factory)
     converted = {}
     for key, value in (options or {}).items():
@@ -136,6 +142,15 @@ def options(name: str) -> list[str]:
     ['mu=0.01', 'masked=False']
     """
     return [f"{option.name}={option.default!r}" for option in _options(METHODS[name]).values()]
+
+
+def has_option(name: str, option: str) -> bool:
+    """Return whether a method of ours has an option.
+
+    >>> has_option("fedrolex", "masked"), has_option("standalone", "step")
+    (True, False)
+    """
+    return name in METHODS and option in _options(METHODS[name])
 
 
 def _options(factory: Callable[..., Method]) -> dict[str, inspect.Parameter]:

@@ -22,6 +22,9 @@ METHODS = {
     "nefl": "NeFL",
     "fedmorph": "FedMorph",
     "fedmorphprox": "FedMorphProx",
+    "feddf": "FedDF",
+    "ds-fl": "DS-FL",
+    "fed-et": "Fed-ET",
 }
 
 

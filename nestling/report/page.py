@@ -71,7 +71,7 @@ def html(runs: Sequence[Run]) -> str:
 <noscript><p class="note">The figures below need JavaScript, which is inside this page.</p></noscript>
 <div class="grid">{"".join(parts)}</div>
 <h2>Runs</h2>
-<p class="about">What each run was asked to do, and the command that does it again.</p>
+<p class="about">The settings of each run, and the command that repeats it.</p>
 {"".join(map(_details, groups))}"""
     return document(heading, f"Nestling report · {count}", sentences, main, figures=figures, measures=measures)
 
@@ -108,7 +108,7 @@ def document(
 <main>
 {main}
 </main>
-<footer>One file, made by Nestling; it loads nothing from anywhere.</footer>
+<footer>A single file, written by Nestling; it loads nothing from the network.</footer>
 <script type="application/json" id="figures">{script}</script>
 <script>{plotly}</script>
 <script>{_file("page.js")}</script>

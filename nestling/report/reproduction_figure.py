@@ -63,7 +63,7 @@ def _by_number(table: Table, place: int, column: Column, experiments: dict[str, 
         series.append(_series("the paper", printed, _PAPER, joined=joined, labelled=labelled and not ours, hollow=True))
         series.append(_series(line or "ours", ours, number if line else _OURS, joined=joined, labelled=labelled))
     x_title = "average parameters of a client's model" if by_parameters else table.reproduction.x_title
-    return Plot(column.name, x_title, _unit(column), series, log_x=by_parameters)
+    return Plot(column.name, x_title, _unit(column), series, log_x=by_parameters or table.reproduction.log_x)
 
 
 def _series(

@@ -16,8 +16,7 @@ from nestling.report.reproduction_formats import latex, markdown
 from nestling.report.reproduction_table import Table, as_json, build
 
 
-def write_files(
-    folder: Path,
+def make_table(
     reproduction: Reproduction,
     rows: Sequence[Row],
     scale: Scale,
@@ -27,13 +26,17 @@ def write_files(
     runs: Iterable[TableRun],
     notes: Sequence[str] = (),
 ) -> Table:
-    """Write the table and the figure of a reproduction, from the runs that are finished; return the table."""
+    """Return the table of a reproduction; at the paper's scale it notes where settings differ from the paper's."""
     experiments = {run.preset: run.experiment for run in runs}
     if scale == "paper":
         notes = [*notes, *(difference.sentence for difference in differences(reproduction.file, experiments))]
-    table = build(reproduction, rows, scale, seeds=seeds, finished=finished, experiments=experiments, notes=notes)
+    return build(reproduction, rows, scale, seeds=seeds, finished=finished, experiments=experiments, notes=notes)
+
+
+def write_files(folder: Path, table: Table, *, seeds: int, finished: Finished, runs: Iterable[TableRun]) -> None:
+    """Write a table in all formats, and its figure from the runs that are finished."""
+    experiments = {run.preset: run.experiment for run in runs}
     write_whole(folder / "table.json", (json.dumps(as_json(table), indent=2) + "\n").encode())
     write_whole(folder / "table.md", markdown(table).encode())
     write_whole(folder / "table.tex", latex(table).encode())
     write_whole(folder / "figure.svg", figure(table, finished, experiments, seeds).encode())
-    return table

@@ -10,6 +10,7 @@ from typing import Any
 from nestling.experiment.reproductions.definitions import (
     COSTS,
     MEASURES,
+    SHARES,
     Column,
     Reproduction,
     Row,
@@ -116,6 +117,9 @@ def build(
         ]
         counts = tuple(len(several) for several in runs.values())
         built.append(TableRow(row, tuple(cells), counts, objection(row, scale)))
+    shares = [column.name for column in reproduction.columns if column.measure in SHARES]
+    if reference and shares and not any(preset in presets_of(reference, scale).values() for preset, _ in finished):
+        notes = [f"{', '.join(shares)}: unknown until the row {reference.name!r} has finished", *notes]
     return Table(reproduction, scale, tuple(built), (*_notes(reproduction, scale, built, finished), *notes))
 
 
@@ -218,11 +222,21 @@ def _known(values: Sequence[float | None]) -> Statistic | None:
 
 def _share(key: str, run: FinishedRun, reference: FinishedRun, number: float | None) -> float | None:
     """Return what clients took until a round, over what those of the reference took until the same round."""
-    if number not in run.curve["round"] or number not in reference.curve["round"]:
-        return None
-    own = run.curve[key][run.curve["round"].index(number)]
-    other = reference.curve[key][reference.curve["round"].index(number)]
+    own, other = (None if number is None else _until(one.curve, key, number) for one in (run, reference))
     return own / other if own is not None and other else None
+
+
+def _until(curve: Mapping[str, Sequence[float | None]], key: str, number: float) -> float | None:
+    """Return what was taken until a round; between two rounds of the curve, in proportion to their distance."""
+    before = 0.0, 0.0
+    for place, value in zip(curve["round"], curve[key], strict=True):
+        if place is None or value is None:
+            return None
+        if place >= number:
+            share = (number - before[0]) / (place - before[0])
+            return before[1] + share * (value - before[1])
+        before = place, value
+    return None
 
 
 def _cost(column: Column, experiment: Experiment) -> float:

@@ -6,11 +6,11 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nestling.report.read import Run
+from nestling.settings.overrides import flattened
 
 # Settings that do not distinguish experiments: but for the seed, numbers do not depend on them.
 _BESIDE = ("seed", "workers", "engine", "address", "checkpoint_every", "data.dir")
@@ -94,7 +94,7 @@ def experiments(runs: Sequence[Run]) -> list[Experiment]:
 
 
 def _identity(run: Run) -> str:
-    kept = {key: value for key, value in _flat(run.settings) if key not in _BESIDE}
+    kept = {key: value for key, value in flattened(run.settings).items() if key not in _BESIDE}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -102,8 +102,8 @@ def _labels(groups: Sequence[tuple[str, str, int, Run]]) -> list[str]:
     """Return a unique label for every group: its name, the settings that distinguish it, and its copy."""
     labels: list[str] = []
     for name, _, copy, run in groups:
-        rivals = {settings: dict(_flat(other.settings)) for called, settings, _, other in groups if called == name}
-        own = dict(_flat(run.settings))
+        rivals = {settings: flattened(other.settings) for called, settings, _, other in groups if called == name}
+        own = flattened(run.settings)
         keys = sorted({key for flat in rivals.values() for key in flat} - set(_BESIDE))
         apart = [key for key in keys if any(flat.get(key) != own.get(key) for flat in rivals.values())]
         shown = ", ".join(f"{key}={own.get(key, '–')}" for key in apart[:3]) + (", …" if len(apart) > 3 else "")
@@ -113,11 +113,3 @@ def _labels(groups: Sequence[tuple[str, str, int, Run]]) -> list[str]:
             number, unique = number + 1, f"{label} #{number}"
         labels.append(unique)
     return labels
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

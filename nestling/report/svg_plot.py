@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,6 +14,7 @@ _WIDTH, _HEIGHT = 400, 300  # of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 30, 44
 _ACROSS = 3  # panels beside each other
 _LETTER = 6.2  # the width of a letter in a legend, on the average
+_TITLE_LETTER = 7.6  # and in the title
 _FONT = "font-family='Helvetica, Arial, sans-serif'"
 
 
@@ -53,17 +55,23 @@ def draw(title: str, plots: Sequence[Plot]) -> str:
     width = across * (_WIDTH + indent - _LEFT)
     height = max((_height(plot) for plot in plots), default=_HEIGHT)
     down = math.ceil(len(plots) / across) * height
-    legend, legend_height = _legend(plots, width, 30 + down)
+    lines = textwrap.wrap(title, int((width - 20) / _TITLE_LETTER))
+    top = 12 + 18 * len(lines)
+    legend, legend_height = _legend(plots, width, top + down)
     panels = [
-        f"<g transform='translate({(number % across) * (_WIDTH + indent - _LEFT)} {30 + number // across * height})'>"
+        f"<g transform='translate({(number % across) * (_WIDTH + indent - _LEFT)} {top + number // across * height})'>"
         f"{_panel(plot, indent, height)}</g>"
         for number, plot in enumerate(plots)
     ]
-    whole = 30 + down + legend_height
+    whole = top + down + legend_height
+    heading = "".join(
+        f"<text x='{width / 2:g}' y='{20 + 18 * number}' text-anchor='middle' font-size='14'>{escape(line)}</text>\n"
+        for number, line in enumerate(lines)
+    )
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {whole}' width='{width}' height='{whole}' "
         f"{_FONT} font-size='11'>\n<rect width='100%' height='100%' fill='white'/>\n"
-        f"<text x='{width / 2:g}' y='20' text-anchor='middle' font-size='14'>{escape(title)}</text>\n"
+        + heading
         + "\n".join([*panels, legend])
         + "\n</svg>\n"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,13 +13,14 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from nestling.safe_kernels.functions import INSTEAD, SafeKernels, at_end, each, some_column_is_blind, strided_points
+from nestling.torch_private import tree_map_only
 
 _ConvNd = nn.modules.conv._ConvNd
 _InstanceNorm = nn.modules.instancenorm._InstanceNorm
 _KNOWN_CODE = ("torch.nn.", "nestling.")  # code that calls unsafe kernels only through layers that `guard` knows
 
 
-def guard(model: nn.Module, *example: Tensor) -> None:
+def guard(model: nn.Module, *example: Any, **kwexample: Any) -> None:
     """Make a model avoid unsafe kernels, in place; its results stay the same.
 
     Layers that may be unsafe run inside `SafeKernels` from now on, by hooks that are copied with the model. With an
@@ -30,7 +31,7 @@ def guard(model: nn.Module, *example: Tensor) -> None:
     ----------
     model
         The model to change.
-    example
+    example, kwexample
         Inputs of the model.
 
     Examples
@@ -43,8 +44,10 @@ def guard(model: nn.Module, *example: Tensor) -> None:
     for module in model.modules():
         if _layer_is_unsafe(module):
             _hook(module)
-    if example and not all(type(module).__module__.startswith(_KNOWN_CODE) for module in model.modules()):
-        for module in _unsafe_callers(model, example):
+    if (example or kwexample) and not all(
+        type(module).__module__.startswith(_KNOWN_CODE) for module in model.modules()
+    ):
+        for module in _unsafe_callers(model, example, kwexample):
             _hook(module)
 
 
@@ -138,14 +141,15 @@ def _call_is_unsafe(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 @torch.no_grad()
-def _unsafe_callers(model: nn.Module, example: tuple[Tensor, ...]) -> list[nn.Module]:
+def _unsafe_callers(model: nn.Module, example: tuple[Any, ...], kwexample: Mapping[str, Any]) -> list[nn.Module]:
     """Return the modules whose own code calls unsafe kernels, found by a forward pass without values."""
     search = _Search()
     training = [module for module in model.modules() if module.training]
     state = {name: tensor.to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (example, kwexample))
     try:
         with search.watching(model), search:
-            functional_call(model.eval(), state, tuple(value.to("meta") for value in example))
+            functional_call(model.eval(), state, args, kwargs)
     except Exception:  # a forward may fail in any way on tensors without values
         return [model]
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,24 @@ import torch
 from nestling.client.transport import expected_bytes
 from nestling.cut import Cost, Plan, cost
 from nestling.cut.extract import cuts
+from nestling.data.batches import local_samples
+from nestling.data.federated import ClientData
 from nestling.events import report
 from nestling.fleet import TRAINING, Population, round_clock, time_of
-from nestling.methods.context import Participant, Setup
+from nestling.methods.context import Participant, RoundContext, Setup
 from nestling.methods.frozen import frozen_slice
 from nestling.methods.messages import TrainJob, Update
+from nestling.model_inputs import arguments, chosen
 from nestling.server.state import Totals
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Costs of a client in a round beside those of its slice: bytes to it and from it, and multiply-accumulates."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+    macs: int = 0
 
 
 class CostMeter:
@@ -48,8 +60,8 @@ class CostMeter:
             return self._cost_of_rows(plan, rows)
         sizes = tuple((name, sum(b - a for a, b in runs)) for name, runs in plan.runs.items()), plan.blocks
         if sizes not in self._costs:
-            batch = setup.training.batch_size
-            self._costs[sizes] = cost(setup.model, setup.axes, plan, setup.example[:1], batch=batch)
+            batch, (args, kwargs) = setup.training.batch_size, arguments(chosen(setup.example, slice(1)))
+            self._costs[sizes] = cost(setup.model, setup.axes, plan, *args, batch=batch, **kwargs)
         return self._costs[sizes]
 
     def _cost_of_rows(self, plan: Plan, rows: Sequence[str]) -> Cost:
@@ -66,8 +78,9 @@ class CostMeter:
         if key not in self._costs:
             one = {name: torch.arange(1 + size - classes) for name, size in sizes.items()}
             single = Plan(others | one, plan.blocks)
+            args, kwargs = arguments(chosen(setup.example, slice(1)))
             self._costs[key] = cost(
-                setup.model, setup.cut_axes, single, setup.example[:1], batch=setup.training.batch_size
+                setup.model, setup.cut_axes, single, *args, batch=setup.training.batch_size, **kwargs
             )
         more, most = len(plan.index(rows[0])) - (sizes[rows[0]] - classes) - 1, classes - 1
         pairs = zip(astuple(self._costs[key]), astuple(self.cost(key[0])), strict=True)
@@ -76,7 +89,7 @@ class CostMeter:
     def macs(self, plan: Plan, samples: int) -> int:
         """Return the multiply-accumulates of a client's training in a round: forward, and twice as many backward."""
         training = self._setup.training
-        return self.cost(plan).macs // training.batch_size * TRAINING * training.epochs * samples
+        return self.cost(plan).macs // training.batch_size * TRAINING * local_samples(training, samples)
 
     def bytes_down(self, plan: Plan) -> int:
         """Return the bytes of a slice that are sent to a client: those of all tensors that are shared and trained."""
@@ -89,16 +102,18 @@ class CostMeter:
         dense = self._setup.upload.format == "dense"
         return self.bytes_down(plan) if dense else expected_bytes(self._setup, plan)
 
-    def in_time(self, jobs: Sequence[TrainJob], totals: Totals) -> tuple[list[TrainJob], float]:
+    def in_time(self, jobs: Sequence[TrainJob], totals: Totals, round: RoundContext) -> tuple[list[TrainJob], float]:
         """Return the jobs that are done before the deadline, and how long the round takes on their devices."""
         if self._devices is None:
             return list(jobs), 0.0
         timings = {}
         for job in jobs:
             device, client = self._devices.device_of(job.who.client), job.who.client
-            received = self.bytes_down(job.plan) + self._setup_bytes(totals, client, job.plan)
-            macs = self.macs(job.plan, job.who.samples)
-            timings[client] = time_of(device, received, self.bytes_up(job.plan), macs)
+            beside = self._beside(round, job.who, job.plan)
+            setup = sum(self._setup_bytes(totals, client, job.plan, round.public).values())
+            received = self.bytes_down(job.plan) + beside.bytes_down + setup
+            macs = self.macs(job.plan, job.who.samples) + beside.macs
+            timings[client] = time_of(device, received, self.bytes_up(job.plan) + beside.bytes_up, macs)
         clock = round_clock(timings, self._deadline or None)
         finished = {client: place for place, client in enumerate(clock.finished)}
         late = sorted(timings.keys() - finished.keys())
@@ -113,14 +128,16 @@ class CostMeter:
         kept = [job for job in jobs if job.who.client in finished]
         return sorted(kept, key=lambda job: finished[job.who.client]), clock.seconds
 
-    def add(self, totals: Totals, update: Update) -> None:
+    def add(self, totals: Totals, update: Update, round: RoundContext) -> None:
         """Add the costs of an update to what was spent so far."""
         for who in update.who:
-            self._hand_out(totals, who, update.plan)
-            totals.client_macs += self.macs(update.plan, who.samples)
+            self._hand_out(totals, who, update.plan, round.public)
+            beside = self._beside(round, who, update.plan)
+            totals.client_macs += self.macs(update.plan, who.samples) + beside.macs
+            totals.bytes_down += beside.bytes_down
         sent = len(update.who) * self.bytes_down(update.plan)
         totals.bytes_down += sent
-        totals.bytes_up += sent if update.message is None else len(update.message)
+        totals.bytes_up += (sent if update.message is None else len(update.message)) + _bytes(update.extra)
         totals.cover(update.plan, len(update.who))
 
     def recorded(self, totals: Totals) -> dict[str, Any]:
@@ -128,18 +145,32 @@ class CostMeter:
         seconds = totals.simulated_seconds if self._devices else None
         return {**totals.counts(), "simulated_seconds": seconds}
 
-    def _setup_bytes(self, totals: Totals, client: int, plan: Plan) -> int:
-        """Return the bytes of frozen tensors that a client has yet to receive before it can train a slice."""
-        key, size = self._frozen_slice(plan)
-        return 0 if key in totals.handed_out.get(client, ()) else size
+    def _beside(self, round: RoundContext, who: Participant, plan: Plan) -> _Beside:
+        """Return what a client receives, computes and sends beside its slice and the training of it."""
+        method = self._setup.method
+        if not any(map(method.overriding, ("send", "public_work"))):
+            return _Beside()
+        received, work = _bytes(method.send(round, who)), method.public_work(self._setup, round.public)
+        passes = work.predicted + (TRAINING * work.trained if received else 0)
+        return _Beside(received, work.bytes_up, self.cost(plan).macs // self._setup.training.batch_size * passes)
 
-    def _hand_out(self, totals: Totals, who: Participant, plan: Plan) -> None:
-        """Count the frozen tensors that a client receives with a slice, if it has not got them yet."""
-        size = self._setup_bytes(totals, who.client, plan)
-        if size:
-            totals.bytes_setup += size
-            before = totals.handed_out.get(who.client, frozenset())
-            totals.handed_out[who.client] = before | {self._frozen_slice(plan)[0]}
+    def _setup_bytes(self, totals: Totals, client: int, plan: Plan, public: ClientData | None) -> dict[str, int]:
+        """Return the bytes that a client has yet to receive once, before it can train a slice: key → size.
+
+        These are frozen tensors and, if clients need them, the public samples.
+        """
+        sizes = dict([self._frozen_slice(plan)])
+        if public is not None and self._setup.method.overriding("public_work"):
+            sizes["public"] = len(public) * _bytes({"inputs": public.batch(torch.arange(1))[0]})
+        known = totals.handed_out.get(client, ())
+        return {key: size for key, size in sizes.items() if size and key not in known}
+
+    def _hand_out(self, totals: Totals, who: Participant, plan: Plan, public: ClientData | None) -> None:
+        """Count what a client receives once, if it has not got that yet."""
+        sizes = self._setup_bytes(totals, who.client, plan, public)
+        if sizes:
+            totals.bytes_setup += sum(sizes.values())
+            totals.handed_out[who.client] = totals.handed_out.get(who.client, frozenset()) | sizes.keys()
 
     def _frozen_slice(self, plan: Plan) -> tuple[str, int]:
         """Return a key of the frozen tensors that a client must have for a plan, and their bytes."""
@@ -160,3 +191,7 @@ class CostMeter:
         """The bytes of one value of every tensor that is not sent."""
         names = self._setup.stay - self._setup.axes.tied.keys()
         return {name: tensor.itemsize for name, tensor in self._state.items() if name in names}
+
+
+def _bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.itemsize for tensor in tensors.values())

@@ -2,14 +2,15 @@
 
 Global accuracy is that of the global model on the test set. Local accuracy is over clients' shares of the test set,
 each sample predicted among the classes that its client holds, averaged over samples; `Evaluate.local` chooses another
-definition. Where clients have models of their own (private tensors), both are means over those models. Which other
-figures there are is up to the task (`nestling.tasks`).
+definition. Where clients have models of their own (private tensors), both are means over those models; if the server
+has a model, too (DS-FL), global accuracy is that of the server's, and all figures are if `Evaluate.submodels` is off.
+Which other figures there are is up to the task (`nestling.tasks`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from nestling.cut import Plan
@@ -24,6 +25,9 @@ from nestling.server.state import ServerState
 from nestling.settings import Evaluate
 from nestling.tasks.task import Answer, Metric
 
+# the figures that are of the clients' own models, where they have some, even if the server has a model
+_OF_OWN_MODELS = ("submodels", "worst_submodel", "mean_submodel", "local_accuracy")
+
 
 def evaluate(
     setup: Setup,
@@ -34,6 +38,7 @@ def evaluate(
     levels: Mapping[str, float],
     settings: Evaluate,
     own_models: Sequence[Participant] = (),
+    on_models: Callable[[Mapping[Plan, State]], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Test the models of a state; return the figures, and the local accuracy of every client.
 
@@ -49,10 +54,34 @@ def evaluate(
         The settings of evaluations.
     own_models
         The clients that have a model of their own, if the method has private tensors.
+    on_models
+        Called with the models that are tested, norm statistics included, unless clients have models of their own.
     """
-    if setup.private:
+    server_alone = not settings.submodels and bool(state.separate_global_model(setup))
+    if setup.private and not server_alone:
         own_answers = _ask_own_models(setup, state, clients, own_models, settings)
-        return _measure_own_models(setup, data, own_models, own_answers, levels, masked=settings.local == "masked")
+        masked = settings.local == "masked"
+        own, local = _measure_own_models(setup, data, own_models, own_answers, levels, masked=masked)
+        if state.separate_global_model(setup):  # DS-FL's server has a model, too
+            of_server, _ = _measure_global(
+                setup, state, clients, data, levels={}, settings=settings, on_models=on_models
+            )
+            own |= {name: value for name, value in of_server.items() if name not in _OF_OWN_MODELS}
+        return own, local
+    return _measure_global(setup, state, clients, data, levels=levels, settings=settings, on_models=on_models)
+
+
+def _measure_global(
+    setup: Setup,
+    state: ServerState,
+    clients: ClientPool,
+    data: FederatedData,
+    *,
+    levels: Mapping[str, float],
+    settings: Evaluate,
+    on_models: Callable[[Mapping[Plan, State]], None] | None,
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Test the global model and those cut out of it; return the figures, and the local accuracy of every client."""
     plans = {name: setup.submodel_plan(ratio, state.method_state) for name, ratio in levels.items()}
     plans = {name: plan for name, plan in plans.items() if plan.runs or plan.blocks is not None}
     whole = setup.global_plan(state.method_state)
@@ -60,6 +89,8 @@ def evaluate(
     states = with_norm_statistics(
         setup, state, clients, data, settings=settings, plans=[whole, *plans.values()], complete=complete
     )
+    if on_models is not None:
+        on_models(states)
 
     def answers_on(part: Literal["test", "validation"], models: Mapping[Plan, State]) -> dict[Plan, Answer]:
         count = len(data.test if part == "test" else data.validation)
@@ -138,7 +169,7 @@ def _add_local_accuracy(
     for client, answer in answers.items():
         share = data.test_share(client)
         share = share[share < len(answer)]
-        held = data.client(client).held()
+        held = data.client(client).held() if len(share) else share  # without a share, its samples need not be read
         if len(share) and len(held):  # a client without training samples has no classes to choose among
             logits = answer[share]
             predicted = held[logits[:, held].argmax(-1)] if masked else logits.argmax(-1)

@@ -47,7 +47,7 @@ def with_norm_statistics(
     """
     plans = [plan for plan in dict.fromkeys(plans) if plan not in complete]
     states = {plan: state.download(setup, plan) for plan in plans}
-    if not setup.norm_statistics:
+    if not setup.norm_statistics or not states:
         return states | dict(complete)
     chosen, batch = _choose_clients(setup, data, settings, state.round), norm_batch(setup, settings)
     per_job = max(1, min(_MAX_CLIENTS_PER_JOB, len(chosen) // _MIN_JOBS))

@@ -39,17 +39,19 @@ def run_round(
     # 1. Who trains what. The largest jobs first: the order of training, and of merging.
     able = [who for who in participants if who.samples]
     jobs = [TrainJob(who, method.client_plan(round, who), round.number, round.lr) for who in able]
-    jobs, seconds = costs.in_time(jobs, before.totals)  # simulated devices that miss the deadline are left out
+    jobs, seconds = costs.in_time(jobs, before.totals, round)  # devices that miss the deadline are left out
     jobs.sort(key=lambda job: -costs.macs(job.plan, job.who.samples))
     _report_absent(participants, able, jobs)
 
     # 2. Clients train. A coordinate becomes the mean of those who held it; what nobody held keeps its value.
     merge.restart(before)
     progress, totals, kept = Progress(), before.totals.copy(), before.clients.copy()
+    received: list[Any] = []  # what the method remembers of the updates, if anything
     for update in clients.train(jobs, before):
         merge.add(update, sum(setup.weight(who) for who in update.who))
         kept.put(setup, update, round.number, before.model)  # what clients keep for their next round, if anything
-        costs.add(totals, update)
+        costs.add(totals, update, round)
+        received = method.received(round, update, received)
         progress += update.progress
     totals.simulated_seconds += seconds
 
@@ -58,7 +60,7 @@ def run_round(
     model, optimizer = step(
         setup.server, before.model, merge.value(), gathered=merge.gathered, memory=before.optimizer, trained=trained
     )
-    result = method.after_merge(round, Merged(model, merge.gathered))
+    result = method.after_merge(round, Merged(model, merge.gathered, received))
     after = ServerState(
         round=round.number,
         model=result.model,

@@ -26,7 +26,7 @@ class Totals:
     Attributes
     ----------
     bytes_down, bytes_up, bytes_setup
-        Bytes to clients, from clients, and of frozen tensors that were handed out once.
+        Bytes to clients, from clients, and of what was handed out once: frozen tensors, public samples.
     client_macs
         Multiply-accumulates of all training.
     simulated_seconds
@@ -34,7 +34,7 @@ class Totals:
     coverage
         For every axis, how many client-rounds trained each of its units: (size,) int64.
     handed_out
-        Client → keys of the frozen tensors that it received.
+        Client → keys of what it received once: frozen tensors, public samples.
     """
 
     bytes_down: int = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nestling.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nestling.settings.structs import Experiment
+    from nestling.settings.structs import Experiment, LocalTraining
 
 LEVELS_FILES = (".toml", ".json", ".csv")  # endings of fleet.levels that name a file
 _MOST = 10**9  # of anything that is only compared or counted
@@ -25,7 +25,8 @@ def check_together(experiment: Experiment) -> None:
     _check_name(experiment.name)
     if math.isnan(experiment.worker_timeout):
         raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
-    for name in ("lr", "epochs", "batch_size"):
+    _check_work(local)
+    for name in ("lr", "batch_size"):
         if not getattr(local, name) > 0:
             raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
     for name in ("momentum", "weight_decay", "clip_norm", "lr_decay", "warmup_rounds", "proximal"):
@@ -63,6 +64,22 @@ def check_together(experiment: Experiment) -> None:
     _check_device(experiment.device, experiment.precision)
     if fleet.deadline and not fleet.devices and not fleet.levels.strip().lower().endswith(LEVELS_FILES):
         raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
+
+
+def _check_work(local: LocalTraining) -> None:
+    """Raise unless either epochs or steps say how long clients train in a round."""
+    epochs, steps = local.epochs, local.steps
+    if not 0 <= steps <= _MOST or (isinstance(steps, float) and steps >= 1):
+        raise ConfigError(
+            f"the setting local.steps must be a whole number of steps up to {_MOST:,}, or a part of an epoch between 0 "
+            f"and 1 such as 0.5, not {steps!r}"
+        )
+    if steps and epochs:
+        raise ConfigError(
+            f"local.steps={steps!r} takes the place of local.epochs={epochs!r}: set one of them, and the other to 0"
+        )
+    if not steps and not epochs > 0:
+        raise ConfigError(f"the setting local.epochs must be above 0, not {epochs!r}, unless local.steps is")
 
 
 def _check_name(name: str) -> None:

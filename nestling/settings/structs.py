@@ -11,7 +11,7 @@ import tomli_w
 
 from nestling.errors import ConfigError, UploadError, first_line, nearest
 from nestling.settings.checks import check_together
-from nestling.settings.overrides import as_value, put
+from nestling.settings.overrides import as_value, put, with_one_amount
 from nestling.settings.renamed import RENAMED, RefusesOldNames, refuse_old_name, with_new_names
 from nestling.settings.validation import built, check
 
@@ -81,7 +81,8 @@ class Data(_Settings, frozen=True):
         The share of the training set that is kept back to choose the best round on. A text has a validation part of its
         own, which is used where this is above 0.
     public_share
-        The share of the training samples that the server gets, without labels, for methods that need such samples.
+        The share of the training samples that the server gets, without labels, for methods that need such samples; with
+        DS-FL, clients have them, too.
     public_from_test
         Whether the server gets the inputs of the test set instead, as FedMorph's authors do.
     task, loss_positions
@@ -143,6 +144,9 @@ class LocalTraining(_Settings, frozen=True):
         The largest norm of the gradient; 0 leaves it as it is.
     epochs, batch_size
         Passes over the client's samples in one round, and samples in a step.
+    steps
+        Instead of `epochs`, which must be 0 then: the number of steps in one round, the same for every client (``20``),
+        or a part of an epoch below 1 (``0.5``), rounded up to whole steps.
     schedule
         How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `lr_decay` after every
         round in `milestones`), or ``"cosine"`` (down towards zero, which the round after the last would have). In
@@ -158,6 +162,7 @@ class LocalTraining(_Settings, frozen=True):
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     epochs: int = 5
+    steps: int | float = 0
     batch_size: int = 10
     schedule: Literal["constant", "steps", "cosine"] = "constant"
     milestones: tuple[int, ...] = ()
@@ -379,6 +384,8 @@ class Experiment(_Settings, frozen=True):
             data["options"] = {}
         for key, value in changes:
             put(data, key, value)
+        given = [key.removeprefix("local.") for key in last if key.startswith("local.")]
+        data["local"] = with_one_amount(data["local"], given)
         return read(data)
 
 
@@ -390,7 +397,8 @@ def read(data: Mapping[str, Any]) -> Experiment:
         ...
     nestling.errors.ConfigError: the setting rounds cannot be 0: expected `int` >= 1
     """
-    return built(Experiment, data)
+    local = data.get("local", {})
+    return built(Experiment, {**data, "local": with_one_amount(local, given=local)})
 
 
 def checked(experiment: Experiment) -> Experiment:

@@ -65,7 +65,7 @@ def _converted(path: str, value: Any, kind: Any) -> Any:
     """Return a value as its setting's type, or raise."""
     try:
         # numbers written without a point are fine where numbers with one are meant
-        found = msgspec.convert(value, kind, strict=True)
+        converted = msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as problem:
         if get_origin(kind) is Literal:
             raise ConfigError(
@@ -75,8 +75,8 @@ def _converted(path: str, value: Any, kind: Any) -> Any:
         raise ConfigError(f"the setting {path} cannot be {shown(value)}: {reason[:1].lower()}{reason[1:]}") from None
     except UnicodeEncodeError:  # half a character, from bytes on a command line that are no text
         raise ConfigError(f"the setting {path} cannot be {shown(value)}: it is not a text") from None
-    _writable(path, found)
-    return found
+    _writable(path, converted)
+    return converted
 
 
 def _writable(path: str, value: Any, depth: int = 0) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nestling.errors import TrainingError
 from nestling.kernels.cross_entropy import correct, mean_cross_entropy
+from nestling.model_inputs import forward
 from nestling.tasks.task import Batch, LossResult, OutputMask
 
 
@@ -20,10 +21,15 @@ class ClassLoss:
     accelerate: bool
     classes: int
 
-    def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
+    @property
+    def cross_entropy(self) -> bool:
+        """Whether the loss is this one; a task that changes it is trained client by client."""
+        return type(self).loss is ClassLoss.loss and type(self).loss_of is ClassLoss.loss_of
+
+    def loss(self, model: Callable[..., Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
         """Return the loss of a model that maps inputs (N, …) to logits (N, …, classes)."""
         inputs, targets = batch
-        output = model(inputs)
+        output = forward(model, inputs)
         if not isinstance(output, Tensor):
             raise TrainingError(f"this method needs a model that returns logits alone, not a {type(output).__name__}")
         return self.loss_of(output, targets, mask)[0]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nestling.data.federated import ClientData
+from nestling.model_inputs import Inputs, count
 from nestling.tasks.class_loss import ClassLoss
 from nestling.tasks.task import Metric, SampleTask
 
@@ -32,9 +33,9 @@ class Classification(ClassLoss, SampleTask):
     classes: int
     accelerate: bool = True
 
-    def output_shape(self, inputs: Tensor) -> tuple[int, ...]:
+    def output_shape(self, inputs: Inputs) -> tuple[int, ...]:
         """Return the shape of logits, (samples, classes)."""
-        return (len(inputs), self.classes)
+        return (count(inputs), self.classes)
 
     def measure(self, answer: Tensor, data: ClientData) -> dict[str, float | None]:
         """Return accuracy and loss over all samples at once: sums of parts would have other last digits."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from nestling.data.federated import ClientData
 from nestling.kernels.cross_entropy import correct
 from nestling.tasks.class_loss import ClassLoss
-from nestling.tasks.task import Metric
+from nestling.tasks.task import AnyTask, Metric
 
 IGNORED = -100  # the target of positions that do not count, as in PyTorch
 TokenSums = dict[
@@ -30,7 +30,7 @@ _MAX_LOGITS = 2**23  # most logits computed at once in tests: 32 MiB
 
 
 @dataclass(frozen=True)
-class LanguageTask(ClassLoss):
+class LanguageTask(ClassLoss, AnyTask):
     """A task on words.
 
     Attributes
@@ -61,6 +61,7 @@ class LanguageTask(ClassLoss):
     positions: Literal["all", "masked"] = "all"
     classes: int = 1
     accelerate: bool = True
+    reads_classes: ClassVar[bool] = True
     local_accuracy: ClassVar[bool] = False  # there may be hundreds of thousands of clients
 
     @property

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nestling.data.federated import ClientData
 from nestling.errors import TrainingError
+from nestling.model_inputs import Inputs, forward
 from nestling.tasks.task import Batch, LossResult, Metric, OutputMask, SampleTask
 
 
@@ -32,10 +33,10 @@ class Regression(SampleTask):
     classes: ClassVar[int] = 0
     local_accuracy: ClassVar[bool] = False
 
-    def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
+    def loss(self, model: Callable[..., Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
         """Return the loss of a model on a batch."""
         inputs, targets = batch
-        return self.loss_of(model(inputs), targets, mask)[0]
+        return self.loss_of(forward(model, inputs), targets, mask)[0]
 
     def loss_of(self, output: Any, targets: Tensor, mask: OutputMask | None = None) -> tuple[LossResult, Tensor]:
         """Return the mean squared error, and the output."""
@@ -45,7 +46,7 @@ class Regression(SampleTask):
             raise TrainingError(f"regression needs outputs of the targets' shape {tuple(targets.shape)}, not {shape}")
         return LossResult(F.mse_loss(output, targets), len(targets)), output
 
-    def output_shape(self, inputs: Tensor) -> None:
+    def output_shape(self, inputs: Inputs) -> None:
         """Return None: it is that of the targets, which depends on the data."""
         del inputs
 

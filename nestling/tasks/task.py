@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nestling.data.federated import ClientData
+from nestling.model_inputs import Inputs, forward
 
 Answer = Any  # what a task keeps of a model's output: logits, or sums over positions
-Batch = tuple[Tensor, Tensor]  # inputs (N, …) and targets (N, …)
+Batch = tuple[Inputs, Tensor]  # inputs (N, …), one tensor or several, and targets (N, …)
 
 _MAX_CHUNK = 1000  # most samples that one job tests
 _MIN_JOBS = 8  # least test jobs, for as many workers, unless a job would get less than a tenth of _MAX_CHUNK
@@ -89,23 +90,42 @@ class Task(Protocol):
     def local_accuracy(self) -> bool:
         """Whether clients are also tested on their share of the test set, among the classes that they hold."""
 
-    def prepare(self, samples: Any, random: torch.Generator, *, training: bool) -> tuple[Tensor, Tensor]:
+    @property
+    def cross_entropy(self) -> bool:
+        """Whether the loss is our cross-entropy, of which the losses of many clients can be computed at once."""
+
+    @property
+    def class_dim(self) -> int:
+        """Return the dimension of a model's output that counts classes."""
+
+    @property
+    def reads_classes(self) -> bool:
+        """Whether a model reads the classes that it predicts, as a language model reads words."""
+
+    @property
+    def any_output(self) -> bool:
+        """Whether a model may return anything, and not only one tensor."""
+
+    def prepare(self, samples: Any, random: torch.Generator, *, training: bool) -> Batch:
         """Return inputs (N, …) and targets (N, …) from raw samples, on the CPU."""
 
-    def loss(self, model: Callable[[Tensor], Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
+    def loss(self, model: Callable[..., Any], batch: Batch, mask: OutputMask | None = None) -> LossResult:
         """Return the loss of a model on a batch."""
 
     def loss_of(self, output: Any, targets: Tensor, mask: OutputMask | None = None) -> tuple[LossResult, Tensor]:
         """Return the loss of a model's output on a batch, and the output after the mask."""
 
-    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+    def objection(self, model: Callable[..., Any], example: Inputs) -> str:
         """Return why a model cannot learn the task, such as that it "sees …"; empty where nothing is wrong."""
 
-    def output_shape(self, inputs: Tensor) -> tuple[int, ...] | None:
+    def output_shape(self, inputs: Inputs) -> tuple[int, ...] | None:
         """Return the shape that a model's output on inputs must have; None if it is not known."""
 
-    def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Answer:
+    def answer(self, output: Any, inputs: Inputs, targets: Tensor) -> Answer:
         """Return what a worker keeps of a model's output on a batch."""
+
+    def answer_of(self, model: nn.Module, predict: Callable[[Any], Any], inputs: Inputs, targets: Tensor) -> Answer:
+        """Return what a worker keeps of a batch: `answer` to what the method reads in the model's output."""
 
     def join(self, answers: Iterable[Answer]) -> Answer:
         """Return the answer on several batches from their answers, in order."""
@@ -116,11 +136,32 @@ class Task(Protocol):
     def test_chunk(self, samples: int) -> int:
         """Return the number of samples that one job tests, of `samples` in total."""
 
-    def test_batch(self, inputs: Tensor, most: int) -> int:
+    def test_batch(self, inputs: Inputs, most: int) -> int:
         """Return the batch size of tests, at most `most`."""
 
 
-class SampleTask:
+class AnyTask:
+    """Base class of tasks: what is true of most of them."""
+
+    class_dim: ClassVar[int] = -1
+    reads_classes: ClassVar[bool] = False
+    any_output: ClassVar[bool] = False
+
+    @property
+    def cross_entropy(self) -> bool:
+        """Whether the loss is our cross-entropy."""
+        return False
+
+    def answer_of(self, model: nn.Module, predict: Callable[[Any], Any], inputs: Inputs, targets: Tensor) -> Answer:
+        """Return what `answer` keeps of a model's output."""
+        return self.answer(predict(forward(model, inputs)), inputs, targets)
+
+    def answer(self, output: Any, inputs: Inputs, targets: Tensor) -> Answer:
+        """Return what a worker keeps of a model's output on a batch."""
+        raise NotImplementedError
+
+
+class SampleTask(AnyTask):
     """Base class of tasks with one target per sample: batches and outputs are used as they are."""
 
     draws: ClassVar[bool] = False
@@ -130,17 +171,17 @@ class SampleTask:
         del random, training
         return samples
 
-    def objection(self, model: Callable[[Tensor], Any], example: Tensor) -> str:
+    def objection(self, model: Callable[..., Any], example: Inputs) -> str:
         """Return an empty string: any model can learn the task."""
         del model, example
         return ""
 
-    def answer(self, output: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def answer(self, output: Any, inputs: Inputs, targets: Tensor) -> Any:
         """Return the output, (N, …); `measure` compares it with the targets."""
         del inputs, targets
         return output
 
-    def join(self, answers: Iterable[Tensor]) -> Tensor:
+    def join(self, answers: Iterable[Any]) -> Any:
         """Return the outputs on all samples, on the CPU.
 
         >>> SampleTask().join([torch.zeros(1, 3), torch.ones(1, 3)]).shape
@@ -156,7 +197,7 @@ class SampleTask:
         """
         return min(_MAX_CHUNK, max(_MAX_CHUNK // 10, math.ceil(samples / _MIN_JOBS)))
 
-    def test_batch(self, inputs: Tensor, most: int) -> int:
+    def test_batch(self, inputs: Inputs, most: int) -> int:
         """Return `most`, whatever the inputs."""
         del inputs
         return most

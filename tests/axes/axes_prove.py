@@ -142,8 +142,8 @@ def with_state(model, state):
 def outputs(model, example, kwexample):
     """The floating-point outputs; of a result with logits, the logits, as `trace` promises."""
     result = model(*example, **kwexample)
-    found = tree_leaves(getattr(result, "logits", result))
-    return [out for out in found if isinstance(out, Tensor) and out.is_floating_point()]
+    actual = tree_leaves(getattr(result, "logits", result))
+    return [out for out in actual if isinstance(out, Tensor) and out.is_floating_point()]
 
 
 def assert_same(ours, theirs, tolerance=1e-7):

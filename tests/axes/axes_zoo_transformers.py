@@ -74,7 +74,7 @@ def attention(split, mask=None, width=8, heads=2):
 FUSED = {"embed": 8, "qkv.heads": 2, "qkv.head_dim": 4}
 
 
-def few_keys(how):
+def few_keys(form):
     """Four heads of queries to two of keys and values."""
 
     def run(net, x):
@@ -84,13 +84,13 @@ def few_keys(how):
             for part in (net.q(stream), net.k(stream), net.v(stream))
         )
         times = q.shape[1] // k.shape[1]
-        if how == "interleave":
+        if form == "interleave":
             k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
-        elif how == "repeat":
+        elif form == "repeat":
             k, v = k.repeat(1, times, 1, 1), v.repeat(1, times, 1, 1)
-        elif how == "expand":
+        elif form == "expand":
             k, v = (part[:, :, None].expand(-1, -1, times, -1, -1).flatten(1, 2) for part in (k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=how == "sdpa", scale=1.0)
+        mixed = F.scaled_dot_product_attention(q, k, v, enable_gqa=form == "sdpa", scale=1.0)
         return net.head(stream + net.out(mixed.transpose(1, 2).flatten(2)))
 
     return lambda: Net(
@@ -134,8 +134,8 @@ TRANSFORMERS = {
         attention(timm_like, width=18, heads=3), TOKENS, {"embed": 18, "qkv.heads": 3, "qkv.head_dim": 6}
     ),
     **{
-        f"few-keys-{how}": Case(few_keys(how), TOKENS, {"embed": 16, "q.heads": 2, "q.head_dim": 4})
-        for how in ("interleave", "repeat", "expand", "sdpa")
+        f"few-keys-{form}": Case(few_keys(form), TOKENS, {"embed": 16, "q.heads": 2, "q.head_dim": 4})
+        for form in ("interleave", "repeat", "expand", "sdpa")
     },
     "vit": Case(
         lambda: Net(

@@ -43,8 +43,8 @@ def test_spaces_do_not_matter(value):
 @calm
 @given(dims)
 def test_names_are_listed_in_order_each_once(value):
-    found = [part.name for one in value for part in leaves(one)]
-    assert names_in(str(value)) == list(dict.fromkeys(found))
+    actual = [part.name for one in value for part in leaves(one)]
+    assert names_in(str(value)) == list(dict.fromkeys(actual))
 
 
 @calm

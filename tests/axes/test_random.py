@@ -61,7 +61,7 @@ def test_a_plan_that_fits_can_be_run(seed):
 
 def test_most_programs_can_be_judged():
     """The two tests above look at something: of the first programs, half are proved, and with several axes."""
-    found = [proved(seed) for seed in list(SEEDS)[:30]]
-    good = [axes for _, axes in filter(None, found)]
+    actual = [proved(seed) for seed in list(SEEDS)[:30]]
+    good = [axes for _, axes in filter(None, actual)]
     assert len(good) >= 10
     assert sum(len(axes.axes) > 1 for axes in good) >= 5

@@ -33,9 +33,9 @@ SEQ2SEQ = {
 @functools.cache
 def library():
     """`transformers`, which takes seconds to import: only where these tests run, not wherever they are collected."""
-    found = import_module("transformers")
-    found.logging.set_verbosity_error()
-    return found
+    transformers = import_module("transformers")
+    transformers.logging.set_verbosity_error()
+    return transformers
 
 
 def named(kind, **options):
@@ -248,22 +248,22 @@ VARIANTS = {
 }
 ALL = MODELS | VARIANTS
 every = pytest.mark.parametrize("name", mostly_slow(ALL, quick=4))
-_made = {}
+_traced = {}
 
 
-def made(name):
+def traced(name):
     """The model, its map and its example; made once a process, as nothing here may change them."""
-    if name not in _made:
+    if name not in _traced:
         torch.manual_seed(0)
         build, example, kwexample, _ = ALL[name]
         model = build()
-        _made[name] = model, nestling.trace(model, *example, **kwexample), example, kwexample
-    return _made[name]
+        _traced[name] = model, nestling.trace(model, *example, **kwexample), example, kwexample
+    return _traced[name]
 
 
 @every
 def test_traced_and_proved(name):
-    model, axes, example, kwexample = made(name)
+    model, axes, example, kwexample = traced(name)
     report = nestling.check(model, axes, *example, **kwexample)
     report.raise_if_bad()
     if ALL[name][3] is not None:
@@ -273,7 +273,7 @@ def test_traced_and_proved(name):
 
 @every
 def test_half_trains_a_step(name):
-    model, axes, example, kwexample = made(name)
+    model, axes, example, kwexample = traced(name)
     assert_trains(_calm(model), axes, nestling.plan(axes, width=0.5), example, kwexample)
 
 
@@ -292,13 +292,13 @@ def _calm(model):
 
 @every
 def test_whole_plan_is_the_same_function(name):
-    model, axes, example, kwexample = made(name)
+    model, axes, example, kwexample = traced(name)
     assert_whole_plan(model, axes, example, kwexample)
 
 
 @every
 def test_merging_what_was_cut_out_changes_nothing(name):
-    model, axes, _, _ = made(name)
+    model, axes, _, _ = traced(name)
     assert_identity(model, axes, nestling.plan(axes, width=0.5))
     assert_identity(model, axes, nestling.Plan(some_units(axes, seed=1)))
 
@@ -306,14 +306,14 @@ def test_merging_what_was_cut_out_changes_nothing(name):
 @every
 def test_any_plan_cuts_aligned_slices(name):
     """Heads included; norms compute in single precision whatever they are given, hence the tolerance."""
-    model, axes, example, kwexample = made(name)
+    model, axes, example, kwexample = traced(name)
     for seed, groups in ((0, False), (1, True)):
         kept = some_units(axes, seed, groups, least=2)
         assert_order_is_free(model, axes, kept, example, kwexample, seed, tolerance=2e-5)
 
 
 def test_tied_decoders_are_tied_in_sub_models():
-    model, axes, _, _ = made("bert-masked")
+    model, axes, _, _ = traced("bert-masked")
     embedding, decoder = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
     assert axes.tied[decoder] == embedding
     small = nestling.submodel(model, axes, nestling.plan(axes, width=0.5))
@@ -322,7 +322,7 @@ def test_tied_decoders_are_tied_in_sub_models():
 
 
 def test_queries_are_cut_with_their_keys():
-    model, axes, _, _ = made("llama")
+    model, axes, _, _ = traced("llama")
     heads = "model.layers.0.self_attn.q_proj.heads"
     assert axes.axes[heads] == 2
     small = nestling.submodel(model, axes, nestling.Plan({heads: [1]}))
@@ -335,7 +335,7 @@ def test_queries_are_cut_with_their_keys():
 
 def test_layers_are_blocks():
     for name in ("bert-classifier", "gpt2", "llama", "vit"):
-        model, axes, example, kwexample = made(name)
+        model, axes, example, kwexample = traced(name)
         assert len(axes.blocks) == 2, name
         first, _ = axes.blocks
         small = nestling.submodel(model, axes, nestling.plan(axes, blocks=[first]))

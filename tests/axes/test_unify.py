@@ -95,26 +95,26 @@ class World:
     def factor(self, a, _b, k):
         divisors = [n for n in range(1, a.size + 1) if a.size % n == 0]
         parts = factor(a, divisors[k % len(divisors)])
-        self.said(a, "product", parts)
+        self.record(a, "product", parts)
 
     def segment(self, a, _b, k):
         first = 1 + k % a.size
         parts = segment(a, [first, a.size - first] if first < a.size else [first])
-        self.said(a, "sum", parts)
+        self.record(a, "sum", parts)
 
     def product(self, a, b, _k):
         if a.size * b.size <= LIMIT:
-            self.said(product([a, b]), "product", [a, b])
+            self.record(product([a, b]), "product", [a, b])
 
     def concat(self, a, b, _k):
         if a.size + b.size <= LIMIT:
-            self.said(concat([a, b]), "sum", [a, b])
+            self.record(concat([a, b]), "sum", [a, b])
 
     def unify(self, a, b, _k):
         if a.size == b.size:
             self.facts.append((unify(a, b), "same", [a, b]))
 
-    def said(self, whole, kind, parts):
+    def record(self, whole, kind, parts):
         self.facts.append((whole, kind, list(parts)))
         self.nodes += [whole, *parts]
 
@@ -187,7 +187,7 @@ def test_the_property_can_fail():
     world = World()
     whole = Node(8)
     left, right = Node(4), Node(4)
-    world.said(whole, "sum", [left, right])
+    world.record(whole, "sum", [left, right])
     with pytest.raises(AssertionError):
         world.check(0)
 

@@ -57,7 +57,7 @@ def plain(simulation):
     grid, config = Here(flower_client.app, simulation.fleet.clients), ConfigRecord({"workload": "mnist", "quick": True})
     strategy = with_flower.HeteroFL(simulation, with_flower.ask(grid, simulation.fleet.clients, config))
     result = strategy.start(grid, ArrayRecord(simulation.setup.model.state_dict()), ROUNDS, train_config=config)
-    assert all(0 < told["train_loss"] < 10 for told in result.train_metrics_clientapp.values())
+    assert all(0 < metrics["train_loss"] < 10 for metrics in result.train_metrics_clientapp.values())
     return result.arrays.to_torch_state_dict()
 
 

@@ -34,8 +34,8 @@ def test_contestants_take_turns_and_the_first_does_not_count():
 
 
 def test_a_program_that_cannot_start_is_told():
-    (found,) = contest({"a": Contestant([sys.executable, "-c", "import nothing_like_this"])}, 1).values()
-    assert "nothing_like_this" in found
+    (results,) = contest({"a": Contestant([sys.executable, "-c", "import nothing_like_this"])}, 1).values()
+    assert "nothing_like_this" in results
 
 
 def test_a_silent_program_is_ended(monkeypatch):
@@ -98,14 +98,14 @@ def test_programs_apart():
 def test_rounds_of_every_system(tmp_path, monkeypatch, here):
     monkeypatch.chdir(tmp_path)  # where no other system is installed
     monkeypatch.setattr("bench.rounds.measure.Contestant", Here)
-    found = measure(lambda quick: rounds(quick, ["mlp"]), quick=True)
-    seconds, evaluated, profile = found["tables"]
+    results = measure(lambda quick: rounds(quick, ["mlp"]), quick=True)
+    seconds, evaluated, profile = results["tables"]
     for table in (seconds, evaluated):
         ((_, values),) = table["rows"]
         assert len(values) == len(table["columns"])
         assert all(value > 0 for value in values)
     assert sum(profile["rows"][0][1]) == pytest.approx(100)
-    named = {figure["name"]: figure for figure in found["figures"]}
+    named = {figure["name"]: figure for figure in results["figures"]}
     assert sum("MLP, 100 clients" in name for name in named) == 4
     for other in ("Flower", "Flower, lean", "pfl"):
         assert named[other]["value"] is None
@@ -115,19 +115,19 @@ def test_rounds_of_every_system(tmp_path, monkeypatch, here):
 def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
     """Ten times as fast as Flower as people use it; there is no bound against the lean one."""
     monkeypatch.setattr(Other, "missing", lambda self: "")
-    told = {
+    figures = {
         (other.name, name): figure
         for other in OTHERS
         for name in other.workloads
         for figure in _others(other, {name: {"groups": [{"round": 1.0}], other.name: [{"round": 9.0}]}})
     }
-    assert {key for key, figure in told.items() if figure.bound == "≥ 10" and not figure.ok} == {
+    assert {key for key, figure in figures.items() if figure.bound == "≥ 10" and not figure.ok} == {
         ("Flower", "cnn-e"),
         ("Flower", "mlp"),
         ("Flower", "mlp-e"),
     }
-    assert {key[0] for key, figure in told.items() if figure.bound == "≥ 1" and figure.ok} == {PFL.name}
-    assert {key for key, figure in told.items() if not figure.bound} == {
+    assert {key[0] for key, figure in figures.items() if figure.bound == "≥ 1" and figure.ok} == {PFL.name}
+    assert {key for key, figure in figures.items() if not figure.bound} == {
         ("Flower", "cifar10"),
         ("Flower", "mnist"),
         *((LEAN.name, name) for name in LEAN.workloads),
@@ -137,8 +137,8 @@ def test_bounds_against_others_hold_where_clients_are_alike(monkeypatch):
 def test_less_work_than_the_research_loop_does_has_no_bound():
     turns = [{"round": 1.0, "evaluation": 1.0}]
     slow = [{"round": 4.0, "evaluation": 3.0}]
-    told = {figure.note: figure for figure in _ratios("cifar10", {"groups": turns, "research": slow})}
-    same, less = told["the same work"], told["less work: the loop evaluates each round"]
+    figures = {figure.note: figure for figure in _ratios("cifar10", {"groups": turns, "research": slow})}
+    same, less = figures["the same work"], figures["less work: the loop evaluates each round"]
     assert (same.value, same.bound, same.ok) == (3.5, "≥ 4", False)
     assert (round(less.value, 2), less.bound) == (6.36, "")
     assert {figure.bound for figure in _ratios("mnist", {"groups": turns, "research": slow})} == {""}
@@ -148,9 +148,9 @@ def test_less_work_than_the_research_loop_does_has_no_bound():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PARTS.keys() - {"rounds", "workers", "morphs"}))
 def test_parts_run(name, here):
-    found = measure(PARTS[name], quick=True)
-    numbers = [figure["value"] for figure in found["figures"]]
-    numbers += [number for table in found["tables"] for _, row in table["rows"] for number in row]
+    results = measure(PARTS[name], quick=True)
+    numbers = [figure["value"] for figure in results["figures"]]
+    numbers += [number for table in results["tables"] for _, row in table["rows"] for number in row]
     assert numbers
     assert min(numbers) >= 0
 

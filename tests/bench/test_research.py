@@ -75,9 +75,9 @@ def test_every_workload_can_be_played(name):
     simulation = prepare(find(name, quick=True))
     assert len(simulation.fleet.sample(1)) == len(simulation.fleet.sample(2)) == simulation.fleet.clients
     for system in (Floor(simulation), Research(simulation), Ours(simulation)):
-        told = system.turn()
-        assert all(seconds > 0 for what, seconds in told.items() if what == "round")
-    told = Profiled(simulation).turn()
-    assert tuple(told) == PHASES
-    assert all(told[phase] > 0 for phase in ("plan", "extract", "load", "train", "merge", "rest", "evaluate", "write"))
-    assert (told["statistics"] > 0) == bool(simulation.setup.norm_statistics)
+        times = system.turn()
+        assert all(seconds > 0 for what, seconds in times.items() if what == "round")
+    times = Profiled(simulation).turn()
+    assert tuple(times) == PHASES
+    assert all(times[phase] > 0 for phase in ("plan", "extract", "load", "train", "merge", "rest", "evaluate", "write"))
+    assert (times["statistics"] > 0) == bool(simulation.setup.norm_statistics)

@@ -312,13 +312,13 @@ def test_check_of_a_users_own_model_as_a_program(folder):
     done = shell("check", "birds:tensor", "--json", cwd=folder)
     assert done.returncode == 0
     assert done.stderr.split("\n")[:2] == ["the module says hello", "making"]  # stdout holds JSON alone
-    found = json.loads(done.stdout)
-    assert found["ok"] is True
-    assert 0.9 < found["coverage"] < 1
-    assert found["axes"] == [{"name": "first", "size": 8, "tensors": 3, "ok": True, "note": ""}]
-    assert {row["why"] for row in found["frozen"]} == {"output of the model", "input of the model"}
-    assert [row["name"] for row in found["submodels"]] == ["smallest", "half", "three quarters"]
-    assert all(row["ok"] and row["parameters"] > 0 for row in found["submodels"])
+    proof = json.loads(done.stdout)
+    assert proof["ok"] is True
+    assert 0.9 < proof["coverage"] < 1
+    assert proof["axes"] == [{"name": "first", "size": 8, "tensors": 3, "ok": True, "note": ""}]
+    assert {row["why"] for row in proof["frozen"]} == {"output of the model", "input of the model"}
+    assert [row["name"] for row in proof["submodels"]] == ["smallest", "half", "three quarters"]
+    assert all(row["ok"] and row["parameters"] > 0 for row in proof["submodels"])
 
 
 def test_check_table(run):
@@ -341,9 +341,9 @@ def test_check_takes_every_kind_of_factory(run, folder, factory):
 @pytest.mark.parametrize("factory", ["birds:silent", "birds:written"])
 def test_check_finds_what_is_wrong(run, folder, factory):
     code, out, _ = run("check", factory, "--json")
-    found = json.loads(out)
-    rows = found["axes"] + found["submodels"]
-    assert (code, found["ok"]) == (1, False)
+    proof = json.loads(out)
+    rows = proof["axes"] + proof["submodels"]
+    assert (code, proof["ok"]) == (1, False)
     assert [row["ok"] for row in rows] == [not row["note"] for row in rows]
     code, out, _ = run("check", factory)
     assert code == 1

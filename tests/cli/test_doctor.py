@@ -44,8 +44,8 @@ def test_people_read_sections_and_verdicts(capsys, monkeypatch):
     ],
 )
 def test_kernels_are_tried_in_processes_of_their_own(program, safe, words):
-    found, sentence = verdict(Kernel("a kernel", program, "does harm"))
-    assert found is safe
+    actual, sentence = verdict(Kernel("a kernel", program, "does harm"))
+    assert actual is safe
     assert words in sentence
 
 

@@ -99,6 +99,7 @@ ALSO = {
     "data.name": ("digits", "mnist", "wikitext2"),
     "fleet.levels": ("a", "e", "a-e", "a1-e9", "a:0.1,e:0.9", "0.001", "1e-300", "a-a", "a-", "0.5", "2"),
     "fleet.devices": ("laptop", "sensor", "phone-low:6,laptop:1", "phone-high", "nothing:1", "laptop:0", "laptop:nan"),
+    "local.steps": ("1", "3", "0.5", "1.0", "2.5", "0", "-0.1"),
     "local.milestones": ("[1]", "[1, 1]", "[0]", "[1.5]", "[2, -1]"),
     "server.optimizer": ("fedadam", "fedavgm", "fedyogi"),
     "upload.format": ("topk", "8-bit", "topk-1bit"),
@@ -108,6 +109,7 @@ ALSO = {
 ENDLESS = {
     "rounds": lambda value: value in (1, 2) or value < 1 or value > 10**6,
     "local.epochs": lambda value: value in (1, 2) or value < 1 or value > 10**6,
+    "local.steps": lambda value: value <= 20 or value > 10**9,
     "fleet.clients": lambda value: value < 100 or value > 10**7,
     "workers": lambda value: value <= 1 or value > 10**9,
     "data.resize": lambda value: value < 20 or value > 4096,

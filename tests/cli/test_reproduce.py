@@ -1,6 +1,7 @@
 """`nestling reproduce` and `nestling list reproductions` as people and scripts use them."""
 
 import json
+import shutil
 import signal
 import sys
 from xml.etree import ElementTree
@@ -80,11 +81,59 @@ def test_another_machine_goes_on_with_the_results(demo, tmp_path, capsys):
     assert not list(folder.rglob("summary.json"))
 
 
+def test_only_some_columns_are_run_and_printed(demo, tmp_path, capsys):
+    args = ["--results", str(demo / "results.json"), "--columns", "Parameters,Global", "--json"]
+    table = json.loads(again(capsys, tmp_path / "new", *args)[1])
+    assert table["columns"] == ["Parameters", "Global"]
+    whole = json.loads((demo / "table.json").read_text())
+    places = [whole["columns"].index(name) for name in table["columns"]]
+    for row, other in zip(table["rows"], whole["rows"], strict=True):
+        assert row["cells"] == [other["cells"][place] for place in places]
+    code, out, _ = nestling(capsys, "reproduce", "digits-demo", "--columns", "Ratio", "--out", str(tmp_path / "none"))
+    assert (code, "HeteroFL" in out, (tmp_path / "none").exists()) == (0, True, False)  # costs need no run
+
+
+def test_finished_runs_alone_are_shown_and_saved(demo, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    part = tmp_path / "part"
+    shutil.copytree(demo / "heterofl-digits", part / "heterofl-digits")
+    shutil.rmtree(part / "heterofl-digits" / "seed-0")
+    common = ["reproduce", "digits-demo", *QUICK, "rounds=2", "--finished-only", "--json"]
+    saved = tmp_path / "docs" / "results.json"
+    code, out, err = nestling(capsys, *common, "--out", str(part), "--save-results", str(saved))
+    assert (code, err) == (0, "")
+    table = json.loads(out)
+    assert [row["seeds"] for row in table["rows"]] == [[0], [1], [0]]
+    whole = json.loads((demo / "table.json").read_text())
+    place = whole["columns"].index("Global")
+    best = [row["cells"][place]["best"] for row in table["rows"]]
+    assert (best[0], best[2]) == (None, None)
+    assert best[1]["values"] == whole["rows"][1]["cells"][place]["best"]["values"][1:]
+    assert [path.name for path in part.iterdir()] == ["heterofl-digits"]  # nothing was written there
+    code, out, _ = nestling(capsys, *common, "--results", str(saved))
+    assert (code, json.loads(out)) == (0, table)
+    assert {path.name for path in tmp_path.iterdir()} == {"part", "docs"}
+    code, out, err = nestling(capsys, *common, "local.lr=3", "--results", str(saved))
+    assert (code, out) == (2, "")
+    assert f"{saved} holds heterofl-digits (seed 1) with other settings (local.lr)" in err
+
+
+def test_settings_of_a_table_are_those_of_its_runs(tmp_path, capsys):
+    changes = ["data.name=digits", "data.max_samples=200", "rounds=1", "evaluate.norm_clients=1"]
+    args = ["--columns", "High Local", "--rows", "CIFAR-10/Homogeneous (smallest)", "--out", str(tmp_path / "out")]
+    code, out, _ = nestling(capsys, "reproduce", "fedrolex-table4", *changes, *args, "--json")
+    assert code == 0
+    (summary,) = (tmp_path / "out").rglob("summary.json")
+    assert json.loads(summary.read_text())["command"].split()[-1] == "evaluate.local=own-data"
+    assert json.loads(out)["rows"][0]["cells"][0]["best"] is not None
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(tmp_path, capsys):
     for args, sentence in (
         (["heterofl-table99"], "there is no reproduction 'heterofl-table99'; did you mean"),
         (["digits-demo", "--scale", "paper"], "digits-demo exists at scale laptop, not at 'paper'"),
         (["digits-demo", "--rows", "FedSGD"], "digits-demo has no row 'FedSGD'"),
+        (["digits-demo", "--columns", "Globl"], "digits-demo has no column 'Globl'; did you mean 'Global'"),
         (["digits-demo", "rounds=0"], "the setting rounds cannot be 0"),
         (["digits-demo", "--results", str(tmp_path / "no.json")], "no.json' cannot be read: No such file"),
     ):
@@ -100,8 +149,11 @@ def test_the_list_names_every_table_with_what_it_needs(capsys):
     assert code == 0
     assert listed["heterofl-table1"]["data"] == ["mnist"]
     assert listed["heterofl-table1"]["scales"]["paper"]["rows"] == 15
+    hours = {name: entry["scales"]["laptop"]["hours"] for name, entry in listed.items()}
+    assert 0 < hours["digits-demo"] < 0.1 < hours["heterofl-figure4"]
+    assert listed["heterofl-table1"]["columns"][:2] == ["Ratio", "Parameters"]
     assert listed["heterofl-table1"]["scales"]["paper"]["client_macs"] > 1e15
-    assert "missing" in listed["fedmorph-figure4"]["rows"][0]["runs"]["paper"]
+    assert "there is no preset" in listed["heterofl-table3"]["rows"][0]["runs"]["evening"]["missing"]
     code, out, _ = nestling(capsys, "list", "reproductions", "nefl")
     assert "NeFL, Table 1 of the preprint" in out
 

@@ -17,8 +17,8 @@ QUICKER = [*QUICK, "model.options.widths=[4, 8, 8]"]
 
 def nestling(capsys, *args):
     code = main(args)
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
@@ -38,9 +38,9 @@ def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
     assert summary["command"].startswith("nestling run heterofl-digits rounds=2 seed=3 ")
     again = shlex.split(summary["command"])[1:]
     code, out, _ = nestling(capsys, *again, "--out", str(tmp_path / "again"), "--json")
-    told = json.loads(out)
+    printed = json.loads(out)
     assert code == 0
-    assert told["final"] == summary["final"]
+    assert printed["final"] == summary["final"]
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (tmp_path / "run" / "metrics.jsonl").read_bytes()
 
 

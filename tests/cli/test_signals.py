@@ -164,13 +164,13 @@ def telling(monkeypatch):
     """A run in which something is reported."""
     run_round = Simulator.run_round
 
-    def told(*given):
+    def run_and_report(*given):
         report("worker lost", "worker process 7 was killed by SIGKILL")
         report("worker lost", "worker process 8 was killed by SIGKILL")
         report("kernel slow", "plain PyTorch does the work", logging.INFO)
         return run_round(*given)
 
-    monkeypatch.setattr(Simulator, "run_round", told)
+    monkeypatch.setattr(Simulator, "run_round", run_and_report)
 
 
 def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):

@@ -19,7 +19,7 @@ from nestling.upload import Upload
 from tests.experiment.test_resume import Stop
 from tests.harness import rounds_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, small, told
+from tests.run_cases import outcome, same_state, small
 
 CLASSES = Data(name="digits", max_samples=400, partition="classes", classes_per_client=3)
 
@@ -78,7 +78,7 @@ def test_any_method_goes_on_to_the_same_bytes(tmp_path, method, format):
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", callbacks=[Stop(jobs=10)])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.slow

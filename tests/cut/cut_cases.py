@@ -44,7 +44,7 @@ OPTIONS = {
     "transformer-mlm": {"width": 8, "head_width": 3, "hidden": 12, "vocabulary": 20, "depth": 2, "positions": 6},
     "transformer-nwp": {"width": 8, "head_width": 3, "hidden": 12, "vocabulary": 20, "depth": 2, "positions": 6},
 }
-# with several outputs, and blocks inside one another: tests/nets and tests/methods/test_method_depthfl.py
+# with several outputs, and blocks inside one another: tests/nets and tests/methods/test_depthfl.py
 assert list(OPTIONS) == [name for name in names() if not name.endswith("-exits")]
 
 

@@ -41,14 +41,14 @@ def test_cost_is_that_of_the_real_submodel(name, which):
     it = case(name)
     plan = random_plan(it.axes, *which)
     small = submodel(it.model, it.axes, plan)
-    found = cost(it.model, it.axes, plan, it.example)
-    assert found.parameters == sum(parameter.numel() for parameter in small.parameters())
+    costs = cost(it.model, it.axes, plan, it.example)
+    assert costs.parameters == sum(parameter.numel() for parameter in small.parameters())
     unique = {tensor.data_ptr(): tensor.nbytes for tensor in small.state_dict().values()}
-    assert found.bytes == sum(unique.values())
+    assert costs.bytes == sum(unique.values())
     gradients = sum(parameter.nbytes for parameter in small.parameters())
-    assert found.memory == found.bytes + gradients + found.activations
+    assert costs.memory == costs.bytes + gradients + costs.activations
     if not any(word in name for word in UNCOUNTED):
-        assert found.macs == real_macs(small, it.example)
+        assert costs.macs == real_macs(small, it.example)
 
 
 def test_bytes_follow_the_dtype():
@@ -80,8 +80,8 @@ def test_a_frozen_parameter_is_sent_but_has_no_gradient():
 @pytest.mark.parametrize("width", [1.0, 0.5, 0.25])
 def test_macs_of_linear_layers(width):
     hidden = int(16 * width)
-    found = cost_of(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.zeros(5, 7, 6), width)
-    assert found.macs == 5 * 7 * (6 * hidden + hidden * 3)
+    costs = cost_of(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.zeros(5, 7, 6), width)
+    assert costs.macs == 5 * 7 * (6 * hidden + hidden * 3)
 
 
 @pytest.mark.parametrize("width", [1.0, 0.5])
@@ -130,8 +130,8 @@ def test_macs_of_recurrent_layers(kind, width):
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind]
     layer = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[kind](3, 8, batch_first=True)
     hidden = int(8 * width)
-    found = cost_of(Through(layer, nn.Linear(8, 2)), torch.zeros(5, 6, 3), width)
-    assert found.macs == 5 * 6 * (gates * hidden * (3 + hidden) + hidden * 2)
+    costs = cost_of(Through(layer, nn.Linear(8, 2)), torch.zeros(5, 6, 3), width)
+    assert costs.macs == 5 * 6 * (gates * hidden * (3 + hidden) + hidden * 2)
 
 
 def test_macs_of_wide_nets_scale_with_the_square_of_the_width():
@@ -185,29 +185,29 @@ def test_a_dropped_block_costs_nothing(name):
     for block in {blocks[0], blocks[len(blocks) // 2], blocks[-1]}:
         members = it.axes.blocks[block]
         plan = Plan(blocks=[other for other in blocks if other != block])
-        found = cost(it.model, it.axes, plan, it.example)
+        costs = cost(it.model, it.axes, plan, it.example)
         state = it.model.state_dict()
-        assert whole.bytes - found.bytes == sum(state[key].nbytes for key in members)
+        assert whole.bytes - costs.bytes == sum(state[key].nbytes for key in members)
         parameters = dict(it.model.named_parameters())
-        assert whole.parameters - found.parameters == sum(parameters[k].numel() for k in members if k in parameters)
-        assert found.activations <= whole.activations  # the peak may be reached elsewhere
-        assert found.macs < whole.macs
+        assert whole.parameters - costs.parameters == sum(parameters[k].numel() for k in members if k in parameters)
+        assert costs.activations <= whole.activations  # the peak may be reached elsewhere
+        assert costs.macs < whole.macs
         if "resnet" in name:  # the body is all of its arithmetic; torch counts it by module
             body = counter.get_flop_counts()[f"{root}.{block}.body"]
-            assert whole.macs - found.macs == sum(body.values()) // 2
+            assert whole.macs - costs.macs == sum(body.values()) // 2
 
 
 @pytest.mark.parametrize("name", mostly_slow(RESIDUAL, quick=4))
 def test_without_any_block_only_the_frame_is_left(name):
     it = case(name)
     plan = Plan(blocks=[])
-    found = cost(it.model, it.axes, plan, it.example)
+    costs = cost(it.model, it.axes, plan, it.example)
     gone = dropped_names(it.axes, plan)
     state = it.model.state_dict()
-    assert found.bytes == sum(tensor.nbytes for key, tensor in state.items() if key not in gone)
+    assert costs.bytes == sum(tensor.nbytes for key, tensor in state.items() if key not in gone)
     whole = cost(it.model, it.axes, Plan(), it.example)
-    assert 0 < found.macs < whole.macs
-    assert 0 < found.activations < whole.activations
+    assert 0 < costs.macs < whole.macs
+    assert 0 < costs.activations < whole.activations
 
 
 # ---- memory of a real training step
@@ -258,10 +258,10 @@ def measured(name, batch):
 def test_activations_hold_at_least_what_autograd_saves(name, width):
     net, axes, x = measured(name, 16)
     plan = nestling.plan(axes, width)
-    found = cost(net, axes, plan, x).activations
+    costs = cost(net, axes, plan, x).activations
     saved = inputs_and_saved(submodel(net, axes, plan), x)
-    assert found >= saved
-    assert found < 2 * saved  # in backward, the gradients of one or two layers come on top
+    assert costs >= saved
+    assert costs < 2 * saved  # in backward, the gradients of one or two layers come on top
 
 
 @pytest.mark.parametrize("width", [1.0, 0.5])
@@ -273,9 +273,9 @@ def test_activations_are_near_what_the_allocator_gives_out(name, width):
     small = submodel(net, axes, plan)
     peak = peak_of_a_step(small, x)
     gradients = sum(parameter.nbytes for parameter in small.parameters())
-    found = cost(net, axes, plan, x).activations
+    costs = cost(net, axes, plan, x).activations
     # the profiler did not see the input being made; gradients are there in part when the peak is reached
-    assert 0.85 * (peak - gradients) <= found <= 1.15 * (peak + x.nbytes)
+    assert 0.85 * (peak - gradients) <= costs <= 1.15 * (peak + x.nbytes)
 
 
 @pytest.mark.parametrize(("first", "shape"), [(nn.Identity(), (16, 32)), (nn.Flatten(1), (16, 4, 8))])

@@ -130,11 +130,11 @@ def test_effective_ratios_of_nefl(name, variant):
 def test_gamma_d_as_printed(name, gammas, printed, digits):
     axes = whole(name)[1]
     full = count(name, Plan())
-    found = [
+    actual = [
         round(count(name, nestling.plan(axes, blocks=blocks_of(row.blocks))) / full, digits)
         for row in rows_of(name, "D", gammas)
     ]
-    assert found == printed
+    assert actual == printed
 
 
 def test_gamma_d_of_vit():

@@ -258,7 +258,7 @@ def test_p4_one_axis_per_residual_stream(name):
             if parts[-2] == "conv1" and parts[2] != "0":  # what later blocks read is the stream too
                 streams.setdefault(parts[1], set()).add(outer_leaf(it.axes, key, 1).name)
     assert len(streams) == len(it.model.stages)
-    assert all(len(found) == 1 for found in streams.values()), streams
+    assert all(len(actual) == 1 for actual in streams.values()), streams
     if name not in ("resnet8", "wide-resnet101-2"):  # their first blocks project, so the stem has its own stream
         stem = next(key for key in it.axes.dims if key.startswith("stem") and key.endswith("weight"))
         assert streams["0"] == {outer_leaf(it.axes, stem, 0).name}
@@ -413,9 +413,9 @@ def test_p7_every_coordinate_that_a_client_holds_gets_its_weight(name, drawn):
     wanted = reference_weights(it.axes, [(plan, weight, None) for plan, weight in fleet])
     for key in state:
         if state[key].is_floating_point():
-            found = tally.weights(key)
-            assert found.dtype == torch.float64
-            torch.testing.assert_close(found, torch.as_tensor(wanted[key]), rtol=1e-12, atol=0)
+            actual = tally.weights(key)
+            assert actual.dtype == torch.float64
+            torch.testing.assert_close(actual, torch.as_tensor(wanted[key]), rtol=1e-12, atol=0)
     assert tally.clients == len(fleet)
 
 

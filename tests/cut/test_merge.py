@@ -64,10 +64,10 @@ def tallied(axes, state, updates, tally=None):
     return tally
 
 
-def assert_close(found, wanted, dtype, ulps=4):
+def assert_close(actual, wanted, dtype, ulps=4):
     """Equal up to a few units in the last place of the largest values that were averaged."""
-    assert set(found) == set(wanted)
-    for name, tensor in found.items():
+    assert set(actual) == set(wanted)
+    for name, tensor in actual.items():
         assert tensor.dtype == wanted[name].dtype
         scale = max(4.0, float(wanted[name].double().abs().max())) if tensor.numel() else 1.0
         tolerance = ulps * ULP[dtype] * scale if tensor.is_floating_point() else 0
@@ -90,8 +90,8 @@ def test_merge_is_the_dense_weighted_mean(name, drawn, dtype):
     it = case(name)
     state = state_of(it, dtype)
     updates = updates_of(it.axes, state, fleet_of(it.axes, drawn))
-    found = tallied(it.axes, state, updates).value()
-    assert_close(found, reference_merge(it.axes, state, updates), dtype, ulps=12)
+    actual = tallied(it.axes, state, updates).value()
+    assert_close(actual, reference_merge(it.axes, state, updates), dtype, ulps=12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -101,8 +101,8 @@ def test_merge_of_more_different_plans_than_are_kept_apart(name, dtype):
     state = state_of(it, dtype)
     fleet = [(plan, 1 + k % 5) for k, plan in enumerate(large_plans(it.axes, 30))]
     updates = updates_of(it.axes, state, fleet)
-    found = tallied(it.axes, state, updates).value()
-    assert_close(found, reference_merge(it.axes, state, updates), dtype)
+    actual = tallied(it.axes, state, updates).value()
+    assert_close(actual, reference_merge(it.axes, state, updates), dtype)
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "transformer-mlm", "attention", "gru"])
@@ -125,8 +125,8 @@ def test_full_plans_are_fedavg(name):
     state = state_of(it)
     weights = [600, 1, 37.5, 0.25]
     updates = updates_of(it.axes, state, [(Plan(), weight) for weight in weights])
-    found = tallied(it.axes, state, updates).value()
-    for key, tensor in found.items():
+    actual = tallied(it.axes, state, updates).value()
+    for key, tensor in actual.items():
         if tensor.is_floating_point():
             mean = sum(w * u[key].double() for (u, *_), w in zip(updates, weights, strict=True)) / sum(weights)
             torch.testing.assert_close(tensor, mean.float(), rtol=3e-7, atol=1e-6)
@@ -218,8 +218,8 @@ def test_restart_after_a_crowded_round(name, dtype):
             tally = Tally(it.axes, state)
         else:
             tally.restart(state)
-        found = tallied(it.axes, state, updates, tally).value()
-        assert_close(found, reference_merge(it.axes, state, updates), dtype)
+        actual = tallied(it.axes, state, updates, tally).value()
+        assert_close(actual, reference_merge(it.axes, state, updates), dtype)
 
 
 def test_restart_with_a_model_of_another_dtype():
@@ -297,8 +297,8 @@ def test_touched_part_is_merged_and_nothing_else(name, drawn, dtype):
     it = case(name)
     state = state_of(it, dtype)
     updates = updates_of(it.axes, state, fleet_of(it.axes, drawn), functools.partial(some_units, it.axes))
-    found = tallied(it.axes, state, updates).value()
-    assert_close(found, reference_merge(it.axes, state, updates), dtype, ulps=12)
+    actual = tallied(it.axes, state, updates).value()
+    assert_close(actual, reference_merge(it.axes, state, updates), dtype, ulps=12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -330,8 +330,8 @@ def test_clients_of_one_plan_that_touched_different_parts():
     updates = [
         (noisy(state, k), Plan(), 1.0 + k, Plan(parts[which])) for k, which in enumerate([0, 1, 2, 3, 4, 0, 1, 1, 3])
     ]
-    found = tallied(it.axes, state, updates).value()
-    assert_close(found, reference_merge(it.axes, state, updates), torch.float64)
+    actual = tallied(it.axes, state, updates).value()
+    assert_close(actual, reference_merge(it.axes, state, updates), torch.float64)
 
 
 def test_a_client_that_touched_a_part_of_every_tensor():
@@ -579,9 +579,9 @@ def test_layout_of_the_whole_model_does_not_matter(layout):
     it = case("cnn")
     state = {key: LAYOUTS[layout](tensor) for key, tensor in state_of(it).items()}
     updates = updates_of(it.axes, state, [(random_plan(it.axes, seed), 1.0 + seed) for seed in range(4)])
-    found = tallied(it.axes, state, updates).value()
+    actual = tallied(it.axes, state, updates).value()
     plain = {key: tensor.detach().contiguous() for key, tensor in state.items()}
-    assert same(found, tallied(it.axes, plain, updates).value()) is None
+    assert same(actual, tallied(it.axes, plain, updates).value()) is None
 
 
 def test_extract_of_parameters_drags_no_graph_along():

@@ -35,12 +35,12 @@ def it():
 def tally(it):
     """A merge under way: a full client, a narrow one, one that touched a part."""
     state = state_of(it)
-    made = Tally(it.axes, state)
+    chosen = Tally(it.axes, state)
     plan = nestling.plan(it.axes, 0.5)
-    made.add(noisy(state, 0), Plan(), 2.0)
-    made.add(noisy(extract(it.axes, plan, state), 1), plan, 3.0)
-    made.add(noisy(extract(it.axes, plan, state), 2), plan, 3.0, touched=Plan({"head": [0, 1]}))
-    return made
+    chosen.add(noisy(state, 0), Plan(), 2.0)
+    chosen.add(noisy(extract(it.axes, plan, state), 1), plan, 3.0)
+    chosen.add(noisy(extract(it.axes, plan, state), 2), plan, 3.0, touched=Plan({"head": [0, 1]}))
+    return chosen
 
 
 class Snapshot:
@@ -297,9 +297,13 @@ WIDTHS = [0, 0.0, -0.5, 1.0001, 2, float("nan"), float("inf"), "0.5", None, [0.5
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_width(it, width):
-    for made in (width, {"stem.conv": width}, {"*": width}):
+    for chosen in (width, {"stem.conv": width}, {"*": width}):
         refused(
-            PlanError, lambda made=made: nestling.plan(it.axes, made), "width", "above 0 and at most 1", repr(width)
+            PlanError,
+            lambda width=chosen: nestling.plan(it.axes, width),
+            "width",
+            "above 0 and at most 1",
+            repr(width),
         )
 
 

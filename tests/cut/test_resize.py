@@ -535,14 +535,14 @@ def test_build_makes_the_module_and_gets_the_weights():
         axes = axes.declare({"enter.weight": "hidden 4", "enter.bias": "hidden", "head.weight": "3 hidden"})
     (axis,) = axes.axes
     plan = Plan({axis: [1, 5]})
-    asked = []
+    requested = []
 
     def build(given_plan):
-        asked.append(given_plan)
+        requested.append(given_plan)
         return Fixed(len(given_plan.index(axis)))
 
     small = submodel(net, axes, plan, build=build)
-    assert asked == [plan]
+    assert requested == [plan]
     assert torch.equal(small.enter.weight, net.enter.weight[[1, 5]])
     assert torch.equal(small.head.weight, net.head.weight[:, [1, 5]])
     assert small(ROWS).shape == (3, 3)

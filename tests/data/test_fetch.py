@@ -17,7 +17,7 @@ from tests.data.data_files import idx_arrays, idx_bytes
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.requested.append(self.path)
         data = self.server.files.get(self.path.rpartition("/")[2])
         if data is None:
             self.send_error(404)
@@ -34,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        httpd.files, httpd.asked, httpd.withheld = {}, [], 0
+        httpd.files, httpd.requested, httpd.withheld = {}, [], 0
         thread = threading.Thread(target=partial(httpd.serve_forever, poll_interval=0.01), daemon=True)
         thread.start()
         yield httpd
@@ -70,7 +70,7 @@ def test_fetched_once_verified_and_loaded(server, toy, cache):
     assert all(file.path.parent == cache / "data" / "toy" for file in files)
     assert len(load("toy").inputs) == 12
     assert get("toy") == files
-    assert len(server.asked) == 4
+    assert len(server.requested) == 4
 
 
 def test_progress_goes_to_stderr(toy, capsys):

@@ -30,9 +30,9 @@ PATIENCE = 180  # seconds until something that must happen counts as never
 
 @pytest.fixture(scope="module")
 def engine():
-    made = LocalEngine(engine_jobs.make, 2)
-    yield made
-    made.close()
+    own_engine = LocalEngine(engine_jobs.make, 2)
+    yield own_engine
+    own_engine.close()
 
 
 def done(engine, jobs, sizes=None):
@@ -48,9 +48,9 @@ def values(engine, jobs, sizes=None):
 
 def pids(engine):
     """The processes of both workers."""
-    found = set(values(engine, [("pid",)] * 2))
-    assert os.getpid() not in found
-    return found
+    received = set(values(engine, [("pid",)] * 2))
+    assert os.getpid() not in received
+    return received
 
 
 def kinds(events):
@@ -95,14 +95,14 @@ def within(seconds):
 def test_one_worker_and_two_say_the_same(engine):
     jobs = [("echo", k) for k in range(7)] + [("wrong", "plain"), ("no such work",), ("echo", None), ("double", [3, 4])]
     here = LocalEngine(engine_jobs.make)
-    told = [
+    replies = [
         [
             (type(r), r.index, getattr(r, "value", None), getattr(r, "reason", None), repr(getattr(r, "error", None)))
             for r in rs
         ]
         for rs in (done(here, jobs), done(engine, jobs), done(engine, jobs, sizes=range(len(jobs))))
     ]
-    assert told[0] == told[1] == told[2]
+    assert replies[0] == replies[1] == replies[2]
     assert [result.index for result in here.work(jobs)] == list(range(len(jobs)))
 
 
@@ -164,9 +164,9 @@ def test_one_worker_stays_here_and_is_made_once():
 
 @pytest.mark.slow
 def test_what_a_worker_is_made_from_may_fail():
-    made = LocalEngine(engine_jobs.make_nothing, 2)
-    (failure,) = made.work([("echo", 1)])
-    made.close()
+    own_engine = LocalEngine(engine_jobs.make_nothing, 2)
+    (failure,) = own_engine.work([("echo", 1)])
+    own_engine.close()
     assert isinstance(failure.error, RuntimeError)
     assert "the data is not there" in failure.reason
 
@@ -222,13 +222,13 @@ def there(value):
     return packing.load(message.body, [bytearray(array) for array in message.arrays])
 
 
-def same(found, sent):
-    assert type(found) is type(sent)
-    assert (found.dtype, found.shape, found.layout) == (sent.dtype, sent.shape, sent.layout)
-    assert found.requires_grad == sent.requires_grad
-    assert plain(found) == plain(sent)
+def same(received, sent):
+    assert type(received) is type(sent)
+    assert (received.dtype, received.shape, received.layout) == (sent.dtype, sent.shape, sent.layout)
+    assert received.requires_grad == sent.requires_grad
+    assert plain(received) == plain(sent)
     if not sent.is_sparse and not sent.is_conj() and span(sent) <= sent.numel():
-        assert found.stride() == sent.stride()  # as PyTorch chooses by them how to compute
+        assert received.stride() == sent.stride()  # as PyTorch chooses by them how to compute
 
 
 def span(tensor):
@@ -242,9 +242,9 @@ def test_tensors_are_written_bit_for_bit(kind):
 
 
 def test_tensors_travel_bit_for_bit(engine):
-    (found,) = values(engine, [("echo", EXACT)])
+    (received,) = values(engine, [("echo", EXACT)])
     for kind, sent in EXACT.items():
-        same(found[kind], sent)
+        same(received[kind], sent)
 
 
 @pytest.mark.parametrize("kind", list(NO_ARRAY))
@@ -254,10 +254,10 @@ def test_tensors_that_numpy_does_not_know_are_written_too(kind):
 
 def test_what_arrives_can_be_written_to_and_is_nobody_elses():
     sent = torch.zeros(4)
-    found = there([sent, sent, {"again": sent}])
-    found[0].add_(1)
+    received = there([sent, sent, {"again": sent}])
+    received[0].add_(1)
     assert not sent.any()
-    assert found[0] is found[1] is found[2]["again"]  # one tensor stays one
+    assert received[0] is received[1] is received[2]["again"]  # one tensor stays one
 
 
 def test_a_small_part_of_a_large_tensor_is_sent_alone():
@@ -269,8 +269,8 @@ def test_large_tensors_both_ways_at_once(engine):
     """More than any pipe holds: neither side may wait for the other to read first."""
     sent = [[torch.full((8_000_000,), float(k)), torch.arange(k + 1)] for k in range(3)]
     with within(PATIENCE):
-        found = values(engine, [("double", tensors) for tensors in sent])
-    for tensors, doubled in zip(sent, found, strict=True):
+        received = values(engine, [("double", tensors) for tensors in sent])
+    for tensors, doubled in zip(sent, received, strict=True):
         assert torch.equal(doubled[0], tensors[0] * 2)
         assert torch.equal(doubled[1], tensors[1] * 2)
 
@@ -323,9 +323,9 @@ def test_errors_of_a_job_that_is_done_here_are_its_own(engine, tmp_path):
 
 @pytest.fixture(scope="module")
 def impatient():
-    made = LocalEngine(engine_jobs.make, 2, timeout=2.0)
-    yield made
-    made.close()
+    own_engine = LocalEngine(engine_jobs.make, 2, timeout=2.0)
+    yield own_engine
+    own_engine.close()
 
 
 @pytest.mark.slow
@@ -410,11 +410,11 @@ def test_events_of_jobs_reach_whoever_listens(engine):
 
 
 def test_events_while_a_worker_is_made_come_with_its_first_job():
-    made = LocalEngine(engine_jobs.make_telling, 2)
+    own_engine = LocalEngine(engine_jobs.make_telling, 2)
     with collect() as events:
-        assert values(made, [("echo", 1)]) == [1]
-        assert values(made, [("echo", 1)]) == [1]
-    made.close()
+        assert values(own_engine, [("echo", 1)]) == [1]
+        assert values(own_engine, [("echo", 1)]) == [1]
+    own_engine.close()
     assert [event.message for event in events] == ["made without a kernel"]
 
 
@@ -423,10 +423,10 @@ def test_events_while_a_worker_is_made_come_with_its_first_job():
 
 def test_workers_that_cannot_start_are_one_sentence(monkeypatch):
     monkeypatch.setattr(module, "_serve", os._exit)  # a worker ends at once: its argument is no exit code
-    made = LocalEngine(engine_jobs.make, 2)
+    own_engine = LocalEngine(engine_jobs.make, 2)
     with within(PATIENCE), pytest.raises(RunFailed, match="3 worker processes in a row could not start"):
-        list(made.work([("echo", 1)] * 3))
-    made.close()
+        list(own_engine.work([("echo", 1)] * 3))
+    own_engine.close()
 
 
 # ---- workers whose parent is gone
@@ -560,19 +560,19 @@ def test_a_second_list_of_jobs_waits_for_the_first_to_be_read(engine):
     pids(engine)
     with within(PATIENCE):
         one = engine.work([("echo", "one"), ("sleep", 0.5, "one"), ("echo", "one")])
-        found = [next(one).value]
+        received = [next(one).value]
         with pytest.raises(NestlingError, match="one list of jobs at a time"):
             values(engine, [("echo", "other")] * 3)
-        found += [result.value for result in one]
+        received += [result.value for result in one]
         other = values(engine, [("echo", "other")] * 3)
     assert other == ["other"] * 3
-    assert found == ["one"] * 3
+    assert received == ["one"] * 3
 
 
 @pytest.mark.slow
 def test_closing_the_engine_before_its_replies_is_fine():
-    made = LocalEngine(engine_jobs.make, 2)
-    results = made.work([("echo", 1), ("sleep", 1000)])
+    own_engine = LocalEngine(engine_jobs.make, 2)
+    results = own_engine.work([("echo", 1), ("sleep", 1000)])
     assert next(results).value == 1
-    made.close()
+    own_engine.close()
     results.close()

@@ -30,17 +30,17 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ray():
-    found = module.need_ray()
-    module._begin(found, 4, "")
-    yield found
-    found.shutdown()
+    received = module.need_ray()
+    module._begin(received, 4, "")
+    yield received
+    received.shutdown()
 
 
 @pytest.fixture(scope="module")
 def engine(ray):
-    made = RayEngine(engine_jobs.make, 2)
-    yield made
-    made.close()
+    own = RayEngine(engine_jobs.make, 2)
+    yield own
+    own.close()
     assert ray.is_initialized()  # it was there before
 
 
@@ -57,23 +57,23 @@ def values(engine, jobs):
 def test_replies_are_those_of_the_local_engine(engine):
     jobs = [("echo", k) for k in range(4)] + [("wrong", "plain"), ("wrong", "picky"), ("no such work",), ("echo", None)]
     jobs += [("unsendable",), ("echo", engine_jobs.Unreadable()), ("threads",)]
-    said = [
+    replies = [
         [(type(r), r.index, getattr(r, "value", None), repr(getattr(r, "error", None))) for r in done(used, jobs)]
         for used in (LocalEngine(engine_jobs.make), engine)
     ]
-    assert said[0][:8] == said[1][:8]  # what follows goes wrong only on the way
-    assert [kind for kind, *_ in said[1][8:10]] == [Failure, Failure]
-    assert "this job cannot be read" in said[1][9][3]
-    assert said[1][10][2] == 1
+    assert replies[0][:8] == replies[1][:8]  # what follows goes wrong only on the way
+    assert [kind for kind, *_ in replies[1][8:10]] == [Failure, Failure]
+    assert "this job cannot be read" in replies[1][9][3]
+    assert replies[1][10][2] == 1
 
 
 def test_what_is_shared_is_there_and_tensors_are_exact(engine):
     state = {"weight": torch.randn(300, 300), "half": torch.randn(5).bfloat16(), "steps": torch.tensor(7)}
     shared = engine.share(state)
-    for found in values(engine, [("echo", [shared, k]) for k in range(4)]):
+    for received in values(engine, [("echo", [shared, k]) for k in range(4)]):
         for name, sent in state.items():
-            assert found[0][name].dtype == sent.dtype
-            assert torch.equal(found[0][name], sent)
+            assert received[0][name].dtype == sent.dtype
+            assert torch.equal(received[0][name], sent)
 
 
 def test_a_lost_actor_is_replaced_and_its_job_done_again_at_last_here(engine, tmp_path, monkeypatch):
@@ -181,11 +181,11 @@ def descendants(pid):
         except OSError:
             continue
         children.setdefault(parent, []).append(int(path.parent.name))
-    found, left = [], [pid]
+    received, left = [], [pid]
     while left:
         left += children.get(one := left.pop(), [])
-        found.append(one)
-    return found
+        received.append(one)
+    return received
 
 
 def sockets(pid):
@@ -224,13 +224,13 @@ def test_no_room_for_a_worker_is_one_sentence(engine, ray, monkeypatch):
     while ray.available_resources().get("CPU", 0) and time.monotonic() < end:
         time.sleep(0.1)
     monkeypatch.setattr(module, "_PATIENCE", 2.0)
-    made = RayEngine(engine_jobs.make, 2)
+    own = RayEngine(engine_jobs.make, 2)
     try:
         with pytest.raises(RunError, match="it has 4 CPUs"):
-            list(made.work([("echo", 1)]))
+            list(own.work([("echo", 1)]))
     finally:
         ray.cancel(greedy, force=True)
-        made.close()
+        own.close()
 
 
 def test_workers_that_nothing_can_be_made_from():

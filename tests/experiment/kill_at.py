@@ -151,9 +151,9 @@ def main(name, place, first, step):
             wrong.append(f"operation {fatal}: the children ended with {ended}")
             folder.mkdir(exist_ok=True)
             continue
-        found = content(folder)
+        actual = content(folder)
         wrong += [
-            f"operation {fatal}: {file}" for file in {**expected, **found} if expected.get(file) != found.get(file)
+            f"operation {fatal}: {file}" for file in {**expected, **actual} if expected.get(file) != actual.get(file)
         ]
     print(json.dumps({"operations": operations, "wrong": wrong}))
 

@@ -62,13 +62,13 @@ def test_plain_pytorch_does_the_work_where_accelerate_is_off(monkeypatch):
     monkeypatch.setattr(entropies._Entropies, "apply", forbidden("our cross-entropy"))
     monkeypatch.setattr(norms, "may_join", forbidden("joining of batches"))
     monkeypatch.setattr(Grouped, "__init__", forbidden("a grouped network"))
-    how = residual(
+    config = residual(
         method="heterofl", accelerate="off", group_clients=3, model=Model(name="cnn", options={"widths": [4, 4]})
     )
     data = noise(classes=300, count=600)
     with pytest.raises(RunError, match="although"):
-        nestling.run(how.with_settings(["accelerate=auto"]), dataset=data)
-    result = nestling.run(how, dataset=data)
+        nestling.run(config.with_settings(["accelerate=auto"]), dataset=data)
+    result = nestling.run(config, dataset=data)
     assert result.summary["accelerate"] == "off"
     setup = result.simulation.setup
     layers = [one for one in build(setup, setup.submodel_plan(1.0), 1.0).modules() if isinstance(one, nn.Conv2d)]
@@ -82,8 +82,8 @@ def test_plain_pytorch_does_the_work_where_accelerate_is_off(monkeypatch):
 @pytest.mark.parametrize("method", ["heterofl", "fedavg"])
 def test_figures_agree_with_and_without_acceleration(method):
     results = [
-        nestling.run(residual(method=method, accelerate=how, group_clients=3), dataset=noise())
-        for how in ("auto", "off")
+        nestling.run(residual(method=method, accelerate=config, group_clients=3), dataset=noise())
+        for config in ("auto", "off")
     ]
     one, other = (result.rounds[-1]["train_loss"] for result in results)
     assert one == pytest.approx(other, rel=1e-3)
@@ -111,11 +111,11 @@ class Unsafe(TorchFunctionMode):
     [("heterofl", {}, "off"), ("fedavg", {}, 3), ("fedmorph", {"every": 1, "epochs": 1, "batch": 10}, "off")],
 )
 def test_no_run_calls_an_unsafe_kernel(method, options, group, accelerate):
-    how = residual(method=method, options=options, group_clients=group, accelerate=accelerate)
+    config = residual(method=method, options=options, group_clients=group, accelerate=accelerate)
     if method == "fedmorph":
-        how = how.with_settings(["data.public_share=0.3", "fleet.levels=a", "rounds=2"])
+        config = config.with_settings(["data.public_share=0.3", "fleet.levels=a", "rounds=2"])
     with Unsafe() as unsafe:
-        nestling.run(how, dataset=noise((1, 16, 16)))
+        nestling.run(config, dataset=noise((1, 16, 16)))
     assert unsafe.calls == 0
 
 
@@ -131,17 +131,17 @@ def test_checking_a_model_calls_no_unsafe_kernel():
 
 
 def test_settings_are_kept_and_told(tmp_path):
-    how = tiny(accelerate="off", threads=2)
-    nestling.run(how, out=tmp_path / "run", dataset=noise(count=24))
+    config = tiny(accelerate="off", threads=2)
+    nestling.run(config, out=tmp_path / "run", dataset=noise(count=24))
     text = (tmp_path / "run" / "config.toml").read_text()
     assert 'accelerate = "off"' in text
     assert "threads = 2" in text
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["accelerate"], summary["threads"]) == ("off", 2)
     with pytest.raises(ConfigError, match="accelerate"):
-        how.with_settings(["accelerate=fast"])
+        config.with_settings(["accelerate=fast"])
     with pytest.raises(ConfigError, match="threads"):
-        how.with_settings(["threads=0"])
+        config.with_settings(["threads=0"])
 
 
 class Threads(nn.Linear):
@@ -160,11 +160,11 @@ def test_so_many_threads_compute_a_run_and_the_callers_are_restored(threads):
     SEEN.clear()
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), Threads(8, 10))
     torch.set_num_threads(3)
-    with events.collect() as told:
+    with events.collect() as reported:
         nestling.run(tiny(threads=threads), model=model, dataset=noise(count=24))
     assert {threads} == SEEN
     assert torch.get_num_threads() == 3
-    assert [(one.kind, one.level) for one in told if one.kind == "threads"] == [("threads", logging.INFO)]
+    assert [(one.kind, one.level) for one in reported if one.kind == "threads"] == [("threads", logging.INFO)]
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Damaged files: the last good checkpoint is used, and what cannot be mended is one sentence, never other numbers."""
 
 import hashlib
-import json
 import shutil
 
 import pytest
@@ -14,7 +13,7 @@ from nestling.experiment.simulation import Overrides, simulate
 from nestling.settings import Evaluate
 from nestling.upload import Upload
 from tests.experiment.test_resume import Stop
-from tests.run_cases import tiny, told
+from tests.run_cases import outcome, tiny
 
 ROUNDS = 6
 
@@ -77,18 +76,18 @@ def test_a_flipped_bit_in_the_newest_checkpoint_costs_one_checkpoint(copy, stopp
     (event,) = [event for event in events if event.kind == "checkpoint damaged"]
     assert "round-000005 cannot be read" in event.message
     assert event.message.endswith("the run goes on from round-000004")
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
-@pytest.mark.parametrize("how", ["flip", "remove"])
+@pytest.mark.parametrize("damage", ["flip", "remove"])
 @pytest.mark.parametrize("kind", ["private", "memory"])
-def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, how):
+def test_files_of_single_clients_have_checksums_too(copy, stopped, kind, damage):
     name = belongings(copy, kind, 1)[0].rpartition("/")[2]
-    flip(copy / kind / name) if how == "flip" else (copy / kind / name).unlink()
+    flip(copy / kind / name) if damage == "flip" else (copy / kind / name).unlink()
     with collect() as events:
         resume(copy)
-    assert f"{kind}/{name} {'does not match its checksum' if how == 'flip' else 'is missing'}" in events[0].message
-    assert told(copy) == told(stopped[1])
+    assert f"{kind}/{name} {'does not match its checksum' if damage == 'flip' else 'is missing'}" in events[0].message
+    assert outcome(copy) == outcome(stopped[1])
 
 
 def test_no_flipped_bit_goes_unnoticed(copy):
@@ -109,7 +108,7 @@ def test_what_is_there_of_a_checkpoint_may_be_little(copy, stopped):
     with collect() as events:
         resume(copy)
     assert events[0].kind == "checkpoint damaged"
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
 def test_a_run_that_is_over_mends_itself(tmp_path, stopped):
@@ -118,7 +117,7 @@ def test_a_run_that_is_over_mends_itself(tmp_path, stopped):
     with collect() as events:
         resume(tmp_path / "run")
     assert [event.kind for event in events] == ["checkpoint damaged"]
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])
 
 
 def test_all_damaged_is_refused_and_nothing_is_lost(copy):
@@ -155,7 +154,7 @@ def test_a_run_that_never_saved_starts_over(tmp_path, stopped):
     (folder / "metrics.jsonl").write_bytes(b"".join(lines[:2]))
     (folder / "checkpoints" / ".round-000002").mkdir(parents=True)
     resume(folder)
-    assert told(folder) == told(stopped[1])
+    assert outcome(folder) == outcome(stopped[1])
 
 
 def test_files_of_every_kept_checkpoint_are_kept(copy):
@@ -187,30 +186,12 @@ def test_looking_at_a_run_removes_nothing(copy):
     assert [event.kind for event in events] == ["checkpoint damaged"]
 
 
-def as_format_2(folder):
-    for place in saved(folder):
-        (place / "SHA256SUMS").unlink()
-        figures = json.loads((place / "figures.json").read_text())
-        del figures["metrics"]
-        (place / "figures.json").write_text(json.dumps({**figures, "format": "nestling-checkpoint-2"}))
-
-
-def test_checkpoints_of_the_last_format_are_read(copy, stopped):
-    as_format_2(copy)
-    with collect() as events:
-        resume(copy)
-    assert [event.kind for event in events] == ["no checksums"]
-    assert "nestling-checkpoint-2" in events[0].message
-    assert told(copy) == told(stopped[1])
-    with collect() as events:
-        resume(copy)
-    assert events == []
-
-
 def test_checkpoints_of_an_unknown_format_are_refused(copy):
-    as_format_2(copy)
-    path = saved(copy)[-1] / "figures.json"
-    path.write_text(path.read_text().replace("checkpoint-2", "checkpoint-9"))
+    place = saved(copy)[-1]
+    figures, sums = place / "figures.json", place / "SHA256SUMS"
+    before = hashlib.sha256(figures.read_bytes()).hexdigest()
+    figures.write_text(figures.read_text().replace("checkpoint-3", "checkpoint-9"))
+    sums.write_text(sums.read_text().replace(before, hashlib.sha256(figures.read_bytes()).hexdigest()))
     with pytest.raises(RunError, match=r"is of another kind \('nestling-checkpoint-9', not 'nestling-checkpoint-3'\)"):
         resume(copy)
 
@@ -222,7 +203,7 @@ def test_bytes_after_the_last_whole_line_are_cut_off(tmp_path, stopped, tail, ov
     with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
         file.write(tail)
     resume(tmp_path / "run")
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]"])
@@ -231,10 +212,10 @@ def test_a_damaged_stop_watch_costs_the_time_alone(copy, stopped, content):
     with collect() as events:
         resume(copy)
     assert [event.kind for event in events] == ["stop watch lost"]
-    assert told(copy) == told(stopped[1])
+    assert outcome(copy) == outcome(stopped[1])
 
 
-def damaged(lines, how):
+def damaged(lines, damage):
     return {
         "shorter": lines[:3],
         "not UTF-8": [lines[0], b"\xff" + lines[1], *lines[2:]],
@@ -242,11 +223,11 @@ def damaged(lines, how):
         "another digit": [lines[0].replace(b'"clients": 2', b'"clients": 3'), *lines[1:]],
         "swapped": [lines[1], lines[0], *lines[2:]],
         "gone": [],
-    }[how]
+    }[damage]
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("damage", "words"),
     [
         ("shorter", "tells of 3 rounds, but the checkpoint of 5"),
         ("not UTF-8", "line 2, is not what round 2 wrote"),
@@ -256,9 +237,9 @@ def damaged(lines, how):
         ("gone", "tells of 0 rounds, but the checkpoint of 5"),
     ],
 )
-def test_other_damage_to_the_record_is_one_sentence(copy, how, words):
+def test_other_damage_to_the_record_is_one_sentence(copy, damage, words):
     path = copy / "metrics.jsonl"
-    lines = damaged(path.read_bytes().splitlines(keepends=True), how)
+    lines = damaged(path.read_bytes().splitlines(keepends=True), damage)
     path.write_bytes(b"".join(lines))
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(RunError, match=rf"metrics\.jsonl.* {words}: put back a copy") as problem:
@@ -273,4 +254,4 @@ def test_a_damaged_summary_is_written_again(tmp_path, stopped):
     with collect() as events:
         resume(tmp_path / "run")
     assert [event.kind for event in events] == ["summary damaged"]
-    assert told(tmp_path / "run") == told(stopped[1])
+    assert outcome(tmp_path / "run") == outcome(stopped[1])

@@ -16,7 +16,7 @@ from nestling.experiment.simulation import Overrides, simulate
 from nestling.methods import names
 from nestling.server.norm_statistics import _choose_clients
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model, ServerSettings
-from tests.run_cases import small, told
+from tests.run_cases import WITH_PUBLIC, outcome, small
 
 EMPTY = (1, 4, 6)
 
@@ -62,7 +62,7 @@ def test_nothing_is_told_of_empty_clients_where_there_are_none(tmp_path):
     run(tiny(), partition=shares(empty=()), out=tmp_path / "may")
     run(tiny(data=Data(name="digits")), partition=shares(empty=()), out=tmp_path / "must_not")
     assert "empty" not in json.loads((tmp_path / "may" / "metrics.jsonl").read_text().splitlines()[0])
-    assert told(tmp_path / "may")[0] == told(tmp_path / "must_not")[0]
+    assert outcome(tmp_path / "may")[0] == outcome(tmp_path / "must_not")[0]
 
 
 def test_empty_clients_do_not_count_at_all():
@@ -91,8 +91,9 @@ def test_a_round_of_empty_clients_alone_leaves_the_model_as_it_is():
 
 @pytest.mark.parametrize("method", [name for name in names() if name not in ("nefl", "depthfl")])
 def test_every_method_with_empty_clients(method):
-    data = Data(name="digits", min_samples=0, public_share=0.02 if method.startswith("fedmorph") else 0.0)
+    data = Data(name="digits", min_samples=0, public_share=0.02 if method in WITH_PUBLIC else 0.0)
     options = {"every": 1, "epochs": 1} if method.startswith("fedmorph") else {}
+    options |= {"steps": 4} if method in ("feddf", "fed-et") else {}
     result = run(tiny(method=method, data=data, options=options, rounds=1), partition=shares())
     assert result.rounds[0]["empty"]
 

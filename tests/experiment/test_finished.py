@@ -5,7 +5,7 @@ import pytest
 from nestling.experiment import find, resume, run
 from nestling.methods import names
 from tests.quick import mostly_slow
-from tests.run_cases import told
+from tests.run_cases import outcome
 
 QUICK = [
     "rounds=2",
@@ -38,7 +38,7 @@ def content(folder):
 @pytest.mark.parametrize("method", mostly_slow(names(), quick=5))
 def test_resuming_changes_nothing(tmp_path, method):
     first = run(quick(method), out=tmp_path / "run")
-    before, end = content(tmp_path / "run"), told(tmp_path / "run")
+    before, end = content(tmp_path / "run"), outcome(tmp_path / "run")
     again = resume(tmp_path / "run")
     assert content(tmp_path / "run") == before
     assert again.summary == first.summary
@@ -47,4 +47,4 @@ def test_resuming_changes_nothing(tmp_path, method):
     (tmp_path / "run" / "summary.json").unlink()  # as after a kill between the last checkpoint and the end
     (tmp_path / "run" / "model.safetensors").unlink()
     resume(tmp_path / "run")
-    assert told(tmp_path / "run") == end
+    assert outcome(tmp_path / "run") == end

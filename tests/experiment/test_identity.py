@@ -22,7 +22,7 @@ from nestling.methods import make
 from nestling.settings import Evaluate, FleetSettings, Model, from_file
 from tests.experiment.test_resume import Stop
 from tests.quick import mostly_slow
-from tests.run_cases import tiny, told
+from tests.run_cases import outcome, tiny
 
 
 class Net(nn.Module):
@@ -70,7 +70,7 @@ def test_objects_handed_in_are_needed_again(tmp_path, capsys):
         resume(tmp_path / "cut", model=net(), method=make("fedrolex"))
     again = {"model": net(seed=7), "dataset": data(), "partition": shares(), "method": make("fedrolex")}
     resume(tmp_path / "cut", **again)  # trained weights are in the checkpoint: those of the model mean nothing
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_run_that_starts_over_needs_the_same_weights(tmp_path):
         resume(tmp_path / "run", model=net(seed=1))
     run(tiny(rounds=3), out=tmp_path / "whole", model=net())
     resume(tmp_path / "run", model=net())
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_the_directory_says_what_was_used(tmp_path, capsys):
@@ -173,8 +173,8 @@ def test_settings_that_cannot_change_numbers_may_change(tmp_path, capsys):
         resume(tmp_path / "cut", settings=["seed=4"])
     assert main(["resume", str(tmp_path / "cut"), "workers=2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rounds_done"] == 3
-    assert told(tmp_path / "cut")[0] == told(tmp_path / "whole")[0]
-    assert told(tmp_path / "cut")[2] == told(tmp_path / "whole")[2]
+    assert outcome(tmp_path / "cut")[0] == outcome(tmp_path / "whole")[0]
+    assert outcome(tmp_path / "cut")[2] == outcome(tmp_path / "whole")[2]
     assert (from_file(tmp_path / "cut" / "config.toml").workers, 1) == (2, 1)
 
 
@@ -201,9 +201,9 @@ def files(folder):
     return {str(name): path.read_bytes() for name, path in every.items()}, from_file(folder / "config.toml")
 
 
-@pytest.mark.parametrize("how", ["argument", "command", "edit"])
+@pytest.mark.parametrize("way", ["argument", "command", "edit"])
 @pytest.mark.parametrize("over", mostly_slow([True, False], quick=1))
-def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
+def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, way, over):
     """The short run evaluates its last round, which the long one does not: it must not show."""
     short = tiny(method="standalone", rounds=3, checkpoint_every=2, evaluate=Evaluate(every=2, samples=20))
     run(msgspec.structs.replace(short, rounds=7), out=tmp_path / "long")
@@ -212,16 +212,16 @@ def test_more_rounds_give_the_bytes_of_one_long_run(tmp_path, how, over):
     else:
         with pytest.raises(KeyboardInterrupt):
             run(short, out=tmp_path / "run", callbacks=[Stop(rounds=2)])
-    if how == "argument":
+    if way == "argument":
         with pytest.raises(KeyboardInterrupt):  # and it may be interrupted itself
             resume(tmp_path / "run", rounds=7, callbacks=[Stop(jobs=3)])
         resume(tmp_path / "run")
-    elif how == "command":
+    elif way == "command":
         assert main(["resume", str(tmp_path / "run"), "rounds=7"]) == 0
     else:
         edit(tmp_path / "run", "rounds = 3", "rounds = 7")
         resume(tmp_path / "run")
-    assert told(tmp_path / "run") == told(tmp_path / "long")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "long")
     assert files(tmp_path / "run") == files(tmp_path / "long")
 
 
@@ -241,7 +241,7 @@ def test_fewer_rounds_end_where_the_run_is(tmp_path):
     with pytest.raises(RunError, match=r"rounds cannot be 2, as the run began with 6: 3 rounds are done"):
         resume(tmp_path / "run", rounds=2)
     resume(tmp_path / "run", rounds=3)
-    assert told(tmp_path / "run") == told(tmp_path / "short")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "short")
 
 
 def test_milestones_can_be_extended_and_cosine_cannot(tmp_path):
@@ -250,7 +250,7 @@ def test_milestones_can_be_extended_and_cosine_cannot(tmp_path):
     run(short, out=tmp_path / "run")
     run(msgspec.structs.replace(short, rounds=3), out=tmp_path / "long")
     resume(tmp_path / "run", rounds=3)
-    assert told(tmp_path / "run") == told(tmp_path / "long")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "long")
     run(tiny(rounds=2, local=msgspec.structs.replace(local, schedule="cosine")), out=tmp_path / "cosine")
     with pytest.raises(RunError, match=r"rounds cannot be 3, as the run began with 2: with local\.schedule=cosine"):
         resume(tmp_path / "cosine", rounds=3)
@@ -289,18 +289,14 @@ def test_another_machine_is_told(tmp_path, monkeypatch):
     assert [event for event in events if event.kind == "another machine"] == []
 
 
-def test_a_directory_of_an_earlier_version_goes_on(tmp_path):
-    run(tiny(rounds=2), out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=2), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
-    (tmp_path / "run" / "identity.json").unlink()
-    with collect() as events:
-        resume(tmp_path / "run")
-    assert [event.kind for event in events] == ["no identity"]
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
-    (tmp_path / "whole" / "identity.json").write_text("{")
+def test_a_directory_without_a_whole_identity_is_refused(tmp_path):
+    run(tiny(rounds=1), out=tmp_path / "run")
+    (tmp_path / "run" / "identity.json").write_text("{")
     with pytest.raises(RunError, match=r"identity\.json cannot be read: .*; put back a copy"):
-        resume(tmp_path / "whole")
+        resume(tmp_path / "run")
+    (tmp_path / "run" / "identity.json").unlink()
+    with pytest.raises(RunError, match=r"identity\.json is missing, .*: put back a copy"):
+        resume(tmp_path / "run")
 
 
 def test_named_data_is_recognised(tmp_path):

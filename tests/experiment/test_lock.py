@@ -19,7 +19,7 @@ from nestling.experiment.callback import Callback
 from nestling.experiment.directory import claim
 from nestling.experiment.lock import LOCK, locked
 from nestling.experiment.sweep import run_sweep
-from tests.run_cases import tiny, told
+from tests.run_cases import outcome, tiny
 
 
 def hold(folder, ready):
@@ -62,7 +62,7 @@ class Meanwhile(Callback):
 def test_the_second_writer_is_told_who_writes(tmp_path, other_writer, capsys):
     folder = tmp_path / "run"
     run(tiny(rounds=1), out=folder)
-    before = told(folder)
+    before = outcome(folder)
     writer = other_writer(folder)
     sentence = f"is being written by process {writer.pid}: wait until it ends, or give another directory"
     for action in (lambda: run(tiny(rounds=1), out=folder), lambda: resume(folder)):
@@ -72,7 +72,7 @@ def test_the_second_writer_is_told_who_writes(tmp_path, other_writer, capsys):
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
-    assert told(folder) == before
+    assert outcome(folder) == before
     writer.kill()  # what is left of it is in nobody's way
     writer.join(60)
     assert (folder / LOCK).exists()
@@ -216,7 +216,7 @@ def test_a_directory_in_which_no_run_began_can_be_used(tmp_path):
     with pytest.raises(RunError, match=r"holds no config\.toml, so nothing was started here; 'nestling run … --out"):
         resume(folder)
     run(tiny(rounds=1), out=folder)
-    assert told(folder) == told(tmp_path / "whole")
+    assert outcome(folder) == outcome(tmp_path / "whole")
     assert not list(folder.glob(".*"))
 
 

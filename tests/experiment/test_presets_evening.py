@@ -25,13 +25,22 @@ def spent(experiment):
     share = math.ceil(samples * (1 - experiment.data.public_share) / experiment.fleet.clients)
     setup, turns = simulation.setup, 0
     plans = {ratio: setup.submodel_plan(ratio) for ratio in {*setup.ratios, 1.0}}
-    macs = {ratio: simulation.costs.macs(plan, share) for ratio, plan in plans.items()}
+    public = math.floor(samples * experiment.data.public_share)
+    work = setup.method.public_work(setup, range(public))  # distillations at the clients
+    macs = {
+        ratio: simulation.costs.macs(plan, share)
+        + simulation.costs.cost(plan).macs // experiment.local.batch_size * (3 * work.trained + work.predicted)
+        for ratio, plan in plans.items()
+    }
     by_level, total = setup.method.plan.by_level, 0
     for round in range(1, experiment.rounds + 1):
         for client in simulation.fleet.sample(round):
             total += macs[simulation.fleet.level(client, round).ratio if by_level else 1.0]
             turns += experiment.local.epochs
-    return total, turns * math.ceil(share / experiment.local.batch_size)
+    options = experiment.options
+    distilled = math.ceil(work.trained / options["batch"]) * (experiment.fleet.per_round + 1) if work.trained else 0
+    distilled += options.get("steps", 0)  # at the server
+    return total, turns * math.ceil(share / experiment.local.batch_size) + experiment.rounds * distilled
 
 
 def test_the_rows_that_decide_claims_have_one():

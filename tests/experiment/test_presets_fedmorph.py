@@ -32,13 +32,28 @@ def test_every_row_is_there():
     ],
 )
 def test_table_3(name, rate, penalty, ratio, epochs, rounds, clients, batch):
-    found = find(name)
-    assert (found.local.lr, found.local.epochs, found.rounds, found.fleet.clients) == (rate, epochs, rounds, clients)
-    assert found.options == {"ratio": ratio, "penalty": penalty, "batch": batch}
-    assert (found.local.momentum, found.local.weight_decay, found.local.batch_size) == (0.9, 5e-4, 100)
+    chosen = find(name)
+    local = chosen.local
+    assert (local.lr, local.epochs, chosen.rounds, chosen.fleet.clients) == (rate, epochs, rounds, clients)
+    assert chosen.options == {"ratio": ratio, "penalty": penalty, "batch": batch}
+    assert (local.momentum, local.weight_decay, local.batch_size) == (0.9, 5e-4, 100)
     assert find(f"{name}-top10").upload.fraction == 0.1
-    assert found.data.public_share > 0
-    assert not found.data.public_from_test
+    assert chosen.data.public_share > 0
+    assert not chosen.data.public_from_test
+
+
+def test_ablations_change_one_option_of_the_same_row():
+    same = find("fedmorph-cifar10-resnet18-iid")
+    rows = [row for row in ROWS if "Figure" in row.repeats]
+    assert len(rows) == 8
+    for row in rows:
+        option, text = row.name.removeprefix(f"{same.name}-").split("-", 1)
+        key = {"v": "ratio", "lambda": "penalty"}[option]
+        assert row().options == same.options | {key: float(text)}
+        assert msgspec.structs.replace(row(), name=same.name, options=same.options) == same
+        small, base = find(f"{row.name}-laptop"), find(f"{same.name}-laptop")
+        expected = float(text) if key == "ratio" else 16 * float(text)
+        assert small.options == base.options | {key: pytest.approx(expected)}
 
 
 def test_gradients_are_not_clipped():
@@ -66,8 +81,8 @@ def test_baselines_keep_as_much(task, ratio):
 
 
 def test_proximal_rows_are_of_mixed_clients():
-    found = find("fedmorphprox-mnist-resnet8-dirichlet")
-    assert (found.data.partition, found.data.alpha, found.local.lr) == ("dirichlet", 0.4, 0.01)
+    chosen = find("fedmorphprox-mnist-resnet8-dirichlet")
+    assert (chosen.data.partition, chosen.data.alpha, chosen.local.lr) == ("dirichlet", 0.4, 0.01)
     assert find("fedmorphprox-cifar10-resnet18-dirichlet").local.lr == 0.05
 
 

@@ -37,8 +37,8 @@ def method_of(name):
 
 def tables(name):
     """The numbers of the tables in which a preset stands."""
-    said = PRESETS[name].repeats.removeprefix("NeFL, Table").split(":")[0].split(", with")[0].removeprefix("s")
-    return said.replace(" and ", ", ").replace(" ", "").split(",")
+    where = PRESETS[name].repeats.removeprefix("NeFL, Table").split(":")[0].split(", with")[0].removeprefix("s")
+    return where.replace(" and ", ", ").replace(" ", "").split(",")
 
 
 def test_every_row_of_every_table_is_there():

@@ -18,9 +18,9 @@ def named(word):
 
 
 def test_wikitext_is_complete():
-    told = [PRESETS[name].repeats for name in named("wikitext2")]
-    assert sum("Table" in text and "9" in text for text in told) == 31
-    assert sum("Tables 3 and 9" in text for text in told) == 12
+    repeated = [PRESETS[name].repeats for name in named("wikitext2")]
+    assert sum("Table" in text and "9" in text for text in repeated) == 31
+    assert sum("Tables 3 and 9" in text for text in repeated) == 12
     assert sum(name.endswith("-fix") for name in named("wikitext2")) == 10 * 9
 
 
@@ -48,8 +48,8 @@ def test_stack_overflow_has_the_numbers_of_section_4():
             e = find(f"{method}-stackoverflow-server-x{times}")
             ((level, _),) = parse_mix(e.fleet.levels)
             assert (e.model.width, level.ratio) == (1.0, 1 / times)
-    told = [PRESETS[name].repeats for name in named("stackoverflow")]
-    assert {text.partition(", ")[2] for text in told} == {
+    repeated = [PRESETS[name].repeats for name in named("stackoverflow")]
+    assert {text.partition(", ")[2] for text in repeated} == {
         "Table 3",
         "Tables 3 and 4, Figure 3",
         "Figure 3",

@@ -16,7 +16,7 @@ from nestling.experiment.checkpoint import saved
 from nestling.settings import Data, Evaluate, LocalTraining
 from tests.processes import LIMIT, call, wait_until
 from tests.quick import mostly_slow
-from tests.run_cases import begin_or_go_on, small, told
+from tests.run_cases import begin_or_go_on, outcome, small
 
 FEWER = Data(name="digits", max_samples=200)
 
@@ -56,7 +56,7 @@ def test_interrupted_in_the_middle_of_a_round(tmp_path, whole, jobs):
     done = jobs // 4  # whole rounds of four clients
     assert [path.name for path in saved(tmp_path / "cut")] == ([f"round-{done:06d}"] if done else [])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(folder)
+    assert outcome(tmp_path / "cut") == outcome(folder)
 
 
 def test_server_momenta_survive(tmp_path):
@@ -66,7 +66,7 @@ def test_server_momenta_survive(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", callbacks=[Stop(rounds=2)])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
 def written(folder):
@@ -100,7 +100,7 @@ def test_killed_at_any_moment(tmp_path):
         if (cut / "summary.json").exists():
             break
     assert kills >= 2
-    assert told(cut) == told(tmp_path / "whole")
+    assert outcome(cut) == outcome(tmp_path / "whole")
     assert not list(cut.glob(".*"))
 
 
@@ -119,9 +119,9 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_round_saved(tmp_path)
 
 def test_a_run_that_is_over_tells_its_result_again(tmp_path):
     first = run(small(rounds=2), out=tmp_path / "run")
-    before = told(tmp_path / "run")
+    before = outcome(tmp_path / "run")
     again = resume(tmp_path / "run")
-    assert told(tmp_path / "run") == before
+    assert outcome(tmp_path / "run") == before
     assert again.summary["final"] == first.summary["final"]
 
 
@@ -133,7 +133,7 @@ def test_metrics_beyond_the_checkpoint_are_played_again(tmp_path):
     with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "half a li')  # what a kill in the middle of a write leaves
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
 def test_only_the_last_two_checkpoints_stay(tmp_path):
@@ -173,4 +173,4 @@ def test_a_full_disk_loses_no_round(tmp_path):
     assert saved(tmp_path / "run") == []
     resume(tmp_path / "run")
     run(small(rounds=3, checkpoint_every=1), out=tmp_path / "whole")
-    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")

@@ -12,7 +12,6 @@ import torch.fx.experimental._config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nestling.client.sgd import Optimizer
 from nestling.client.submodels import build
 from nestling.data import Lazy, from_arrays
 from nestling.engines import LocalEngine
@@ -24,10 +23,11 @@ from nestling.experiment.simulator import Simulator
 from nestling.kernels.kn2row import Kn2row
 from nestling.methods import make
 from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TestJob
+from nestling.methods.sgd import Optimizer
 from nestling.server.state import ServerState
 from nestling.settings import Data, Evaluate, FleetSettings, LocalTraining, Model
 from tests.harness import engine_of, train_job, worker_of
-from tests.run_cases import Deadly, same_state, small, told
+from tests.run_cases import Deadly, outcome, same_state, small
 
 ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'")
 SHORT = {"rounds": 2, "evaluate": Evaluate(every=2, samples=100, norm_batch=50)}
@@ -76,12 +76,12 @@ def test_a_slice_that_many_get_is_cut_and_shared_once():
 
 
 def test_jobs_are_made_when_they_are_handed_out():
-    made = []
-    jobs = Lazy(5, lambda index: made.append(index) or index, keep=0)
+    read = []
+    jobs = Lazy(5, lambda index: read.append(index) or index, keep=0)
     engine = LocalEngine(lambda: abs)
     replies = engine.work(jobs)
     assert next(replies).value == 0
-    assert made == [0]
+    assert read == [0]
     assert jobs[1:3] == [1, 2]
     with pytest.raises(IndexError):
         jobs[5]
@@ -175,9 +175,9 @@ class Far(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = function._schema.name.removeprefix("aten::")
-        found = []
-        torch.utils._pytree.tree_map_only(torch.Tensor, found.append, (args, kwargs))
-        places = {tensor.device.type for tensor in found if tensor.dim()}
+        update_found = []
+        torch.utils._pytree.tree_map_only(torch.Tensor, update_found.append, (args, kwargs))
+        places = {tensor.device.type for tensor in update_found if tensor.dim()}
         assert len(places) < 2 or name in self.moves, f"{name} mixes {places}"
         if name == "_local_scalar_dense" and args[0].is_meta:
             return args[0].dtype == torch.bool or 0.0
@@ -198,14 +198,14 @@ def test_models_batches_and_losses_are_on_the_device_and_states_on_the_cpu(metho
     with chosen, Far(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
         update = worker(job)
-        told = worker(JobEnvelope(NormStatisticsJob(plan, (0, 1), 50), state))
+        outcome = worker(JobEnvelope(NormStatisticsJob(plan, (0, 1), 50), state))
         logits = worker(JobEnvelope(TestJob(plan, "test", 0, 30, 500), state))
     assert all(
         parameter.is_meta for entry in worker._submodels._cache.values() for parameter in entry.model.parameters()
     )
-    for tensor in [*update.state.values(), *told[0].values(), logits]:
+    for tensor in [*update.state.values(), *outcome[0].values(), logits]:
         assert tensor.device.type == "cpu"
-    assert all(value.dtype == torch.float64 for value in told[0].values())
+    assert all(value.dtype == torch.float64 for value in outcome[0].values())
 
 
 def test_memory_formats_that_were_measured_on_the_cpu_are_for_the_cpu():
@@ -227,7 +227,7 @@ def test_wide_nets_make_the_same_bytes_with_any_number_of_workers(method, tmp_pa
     assert [type(module) for module in net.modules() if isinstance(module, nn.Conv2d)][-1] is Kn2row
     for workers in (1, 2):
         run(experiment.with_settings([f"workers={workers}"]), out=tmp_path / str(workers))
-    assert told(tmp_path / "1") == told(tmp_path / "2")
+    assert outcome(tmp_path / "1") == outcome(tmp_path / "2")
 
 
 def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
@@ -237,11 +237,11 @@ def test_no_tensor_of_a_job_is_made_where_pytorch_likes():
     wanted = worker_of(simulation)(job)
     torch.set_default_device("meta")
     try:
-        found = worker_of(simulation)(job)
+        update_found = worker_of(simulation)(job)
     finally:
         torch.set_default_device(None)
-    assert same_state(found.state, wanted.state)
-    assert found.progress == wanted.progress
+    assert same_state(update_found.state, wanted.state)
+    assert update_found.progress == wanted.progress
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])

@@ -147,22 +147,22 @@ def test_hundreds_of_thousands_of_clients():
 @pytest.mark.parametrize("assign", ASSIGNMENTS)
 def test_answers_depend_on_seed_round_and_client_alone(assign):
     fleet = Fleet(40, 7, parse_mix(ALL), assign, seed=5)
-    asked = {(client, round): fleet.level(client, round) for round in range(3) for client in range(40)}
+    first_levels = {(client, round): fleet.level(client, round) for round in range(3) for client in range(40)}
     samples = [fleet.sample(round) for round in range(9)]
     other = Fleet(40, 7, parse_mix(ALL), assign, seed=5)
     assert [other.sample(round) for round in reversed(range(9))] == samples[::-1]
-    assert {(c, r): other.level(c, r) for c, r in reversed(asked)} == asked
+    assert {(c, r): other.level(c, r) for c, r in reversed(first_levels)} == first_levels
     for again in (copy.deepcopy(fleet), pickle.loads(pickle.dumps(fleet))):
         assert again == fleet
         assert hash(again) == hash(fleet)
-        assert {key: again.level(*key) for key in asked} == asked
+        assert {key: again.level(*key) for key in first_levels} == first_levels
     # how many take part changes nobody's level, and NumPy's integers are integers
-    assert {(c, r): replace(fleet, per_round=40).level(c, r) for c, r in asked} == asked
-    assert {(c, r): fleet.level(np.int32(c), np.int64(r)) for c, r in asked} == asked
+    assert {(c, r): replace(fleet, per_round=40).level(c, r) for c, r in first_levels} == first_levels
+    assert {(c, r): fleet.level(np.int32(c), np.int64(r)) for c, r in first_levels} == first_levels
     assert fleet.sample(np.int64(3)) == samples[3]
     assert len(set(samples)) == 9
     moved = replace(fleet, seed=6)
-    assert {(c, r): moved.level(c, r) for c, r in asked} != asked
+    assert {(c, r): moved.level(c, r) for c, r in first_levels} != first_levels
     assert [moved.sample(round) for round in range(9)] != samples
 
 

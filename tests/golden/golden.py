@@ -170,17 +170,17 @@ def _plan(path: Path) -> dict[str, str]:
 
 def _checkpoint(place: Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint, and those that its clients keep, by names that outlast their files."""
-    found = {}
+    actual = {}
     for path in place.glob("*.safetensors"):
         group = GROUPS.get(path.stem, path.stem)
-        found |= {f"{place.name} {group}: {name}": tensor for name, tensor in _read(path).items()}
+        actual |= {f"{place.name} {group}: {name}": tensor for name, tensor in _read(path).items()}
     for line in (place / "SHA256SUMS").read_text().splitlines():
         file = Path(line.split(maxsplit=1)[1])
         if len(file.parts) > 1:  # ../../private/CLIENT-ROUND.safetensors
             client, prefix = file.stem.partition("-")[0], "private/" if file.parent.name == "private" else ""
             held = _read(place / file)
-            found |= {f"{place.name} client {client}: {prefix}{name}": tensor for name, tensor in held.items()}
-    return found
+            actual |= {f"{place.name} client {client}: {prefix}{name}": tensor for name, tensor in held.items()}
+    return actual
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -47,9 +47,9 @@ def check(name, count, inputs, outputs, kernel, stride, last, padding):
     if transposed:
         given["output_padding"] = stride - 1
     with SafeKernels():
-        found = slopes(function, images, weight, bias, given, double=False)
+        actual = slopes(function, images, weight, bias, given, double=False)
     wanted = slopes(function, images.contiguous(), weight.contiguous(), bias, given, double=True)
-    for what, one, other in zip(("output", "images", "weight", "bias"), found, wanted, strict=True):
+    for what, one, other in zip(("output", "images", "weight", "bias"), actual, wanted, strict=True):
         if not torch.allclose(one.double(), other, rtol=1e-3, atol=1e-3 * other.abs().max().item()):
             shape = f"{count} samples, {inputs} to {outputs} channels, kernel {kernel}, {given}, last {last}"
             raise SystemExit(f"{name} of {shape}: the gradient of its {what} is wrong")
@@ -64,9 +64,9 @@ def check_columns():
         weight, bias = laid(torch.randn(outputs, inputs, *kernel), last=True), torch.randn(outputs)
         given = {"stride": stride, "padding": padding}
         with SafeKernels():
-            found = slopes(F.conv2d, images, weight, bias, given, double=False)
+            actual = slopes(F.conv2d, images, weight, bias, given, double=False)
         wanted = slopes(F.conv2d, images.contiguous(), weight.contiguous(), bias, given, double=True)
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in zip(actual, wanted, strict=True):
             torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
     print(f"columns without pixels: {len(shapes)} shapes clean", flush=True)
 

@@ -169,11 +169,11 @@ def reference(simulation, plan, state, client):
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def close(found, wanted, start, what):
+def close(actual, wanted, start, what):
     """End the process where weights moved elsewhere than they should: by a hundredth of the way, or by rounding."""
     for name, tensor in wanted.items():
         if "running" not in name and "tracked" not in name:
-            off = (found[name].double() - tensor).abs().max().item()
+            off = (actual[name].double() - tensor).abs().max().item()
             way = (tensor - start[name].double()).abs().max().item()
             if not off <= 0.01 * way + 1e-5 * (1 + tensor.abs().max().item()):
                 raise SystemExit(f"{what}: {name} is off by {off}, where it should move by {way}")

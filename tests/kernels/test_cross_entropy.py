@@ -21,13 +21,13 @@ def rows(classes, count, seed, dtype=torch.float64):
 def test_losses_and_gradients_are_those_of_pytorch(classes, count, seed):
     logits, targets = rows(classes, count, seed)
     weights = torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    told = []
-    for loss in (cross_entropy_rows, lambda one, asked: F.cross_entropy(one, asked, reduction="none")):
+    results = []
+    for loss in (cross_entropy_rows, lambda one, targets_of: F.cross_entropy(one, targets_of, reduction="none")):
         leaf = logits.clone().requires_grad_()
         losses = loss(leaf, targets)
         (losses * weights).sum().backward()
-        told.append((losses.detach(), leaf.grad))
-    for ours, theirs in zip(*told, strict=True):
+        results.append((losses.detach(), leaf.grad))
+    for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 

@@ -63,8 +63,8 @@ def test_derivatives_that_nobody_asks_for_are_not_computed(wanted, monkeypatch):
     layer = nn.Conv2d(3, 2, 3, padding=1).double()
     Kn2row.become(layer)
     images = torch.randn(2, 3, 2, 2, dtype=torch.float64)
-    asked = (images, layer.weight, layer.bias)
-    for k, one in enumerate(asked):
+    leaves = (images, layer.weight, layer.bias)
+    for k, one in enumerate(leaves):
         one.requires_grad_(k == wanted)
     computed = []
 
@@ -74,9 +74,9 @@ def test_derivatives_that_nobody_asks_for_are_not_computed(wanted, monkeypatch):
 
     monkeypatch.setattr(kn2row, "_derivatives", watched)
     layer(images).sum().backward()
-    (found,) = computed
-    assert [one is not None for one in found] == [k == wanted for k in range(3)]
-    assert asked[wanted].grad is not None
+    (actual,) = computed
+    assert [one is not None for one in actual] == [k == wanted for k in range(3)]
+    assert leaves[wanted].grad is not None
     with torch.no_grad():
         assert not layer(images).requires_grad
 
@@ -109,10 +109,10 @@ def test_transforms_of_functions_reach_through():
         weights = {name: value.detach() for name, value in net.named_parameters()}
         return vmap(grad(loss), (None, 0))(weights, images)
 
-    wanted, found = per_sample(layer), per_sample(other)
-    assert found["weight"].shape == (4, 2, 3, 3, 3)
+    wanted, actual = per_sample(layer), per_sample(other)
+    assert actual["weight"].shape == (4, 2, 3, 3, 3)
     for name, value in wanted.items():
-        close(found[name], value)
+        close(actual[name], value)
 
 
 def test_a_single_image_needs_no_dimension_for_more():
@@ -128,10 +128,10 @@ def test_a_single_image_needs_no_dimension_for_more():
 
 
 @pytest.mark.parametrize(
-    "how", [{"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": 1, "padding_mode": "circular"}]
+    "options", [{"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": 1, "padding_mode": "circular"}]
 )
-def test_what_is_not_plain_stays_as_it_is(how):
-    assert not can_be_products(nn.Conv2d(4, 4, 3, **how))
+def test_what_is_not_plain_stays_as_it_is(options):
+    assert not can_be_products(nn.Conv2d(4, 4, 3, **options))
 
 
 def test_a_class_of_its_own_stays_as_it_is():
@@ -172,8 +172,8 @@ def test_clients_of_a_group_may_have_them(name, monkeypatch):
         joined = torch.cat(list(parts))
         return inputs[joined], targets[joined]
 
-    how = LocalTraining(epochs=1, batch_size=4, lr=0.1, momentum=0.0, weight_decay=0.0, clip_norm=0.0)
-    trained = train_group(Grouped(net, 2, layout), members, batch, how, lr=0.1)
+    options = LocalTraining(epochs=1, batch_size=4, lr=0.1, momentum=0.0, weight_decay=0.0, clip_norm=0.0)
+    trained = train_group(Grouped(net, 2, layout), members, batch, options, lr=0.1)
     net.train()
     F.cross_entropy(net(inputs[chosen[0]]), targets[chosen[0]]).backward()
     for key, parameter in net.named_parameters():

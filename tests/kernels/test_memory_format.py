@@ -37,14 +37,14 @@ def test_outputs_and_gradients_stay(name, wide, monkeypatch):
 
 def seen_by(model, inputs):
     """The formats of what every convolution reads: True for channels last."""
-    found = []
+    actual = []
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             module.register_forward_pre_hook(
-                lambda _, given: found.append(given[0].is_contiguous(memory_format=torch.channels_last))
+                lambda _, given: actual.append(given[0].is_contiguous(memory_format=torch.channels_last))
             )
     model(inputs)
-    return found
+    return actual
 
 
 def test_wide_convolutions_read_channels_first_wherever_they_stand():

@@ -55,12 +55,12 @@ def prefixes(name):
             ]
         start = 1
     assert sorted(block for group in groups for block in group) == sorted(axes.blocks)
-    found = {}
+    sizes = {}
     for count in range(start, len(groups)):
         kept = tuple(sorted(block for group in groups[:count] for block in group))
-        found[kept] = size_of(net, axes, nestling.Plan(blocks=kept))
-    found[None] = sum(p.numel() for p in net.parameters())
-    return net, axes, found
+        sizes[kept] = size_of(net, axes, nestling.Plan(blocks=kept))
+    sizes[None] = sum(p.numel() for p in net.parameters())
+    return net, axes, sizes
 
 
 def prefix_of(name, ratio):
@@ -134,8 +134,8 @@ class Says(nn.Module):
         self.gone = gone
 
     def forward(self, _x):
-        said = tuple(logits * 1 for logits in self.logits)
-        return said + said[-1:] * self.gone
+        outputs = tuple(logits * 1 for logits in self.logits)
+        return outputs + outputs[-1:] * self.gone
 
 
 def loss_by(method, model, targets, inputs=None, **more):
@@ -143,9 +143,9 @@ def loss_by(method, model, targets, inputs=None, **more):
     return loss_of(client_of(model, method=method, **more), torch.zeros(5) if inputs is None else inputs, targets)
 
 
-def by_hand(said, targets, weight):
+def by_hand(outputs, targets, weight):
     """The loss, number by number."""
-    chances = [np.exp(one) / np.exp(one).sum(1, keepdims=True) for one in said]
+    chances = [np.exp(one) / np.exp(one).sum(1, keepdims=True) for one in outputs]
     rows = range(len(targets))
     hard = sum(-np.log(p[rows, targets]).mean() for p in chances)
     soft = 0.0
@@ -155,7 +155,7 @@ def by_hand(said, targets, weight):
                 soft += sum(
                     t * (math.log(t) - math.log(s)) for t, s in zip(teacher.flat, student.flat, strict=True)
                 ) / len(targets)
-    return hard + (weight * soft / (len(said) - 1) if len(said) > 1 else 0.0)
+    return hard + (weight * soft / (len(outputs) - 1) if len(outputs) > 1 else 0.0)
 
 
 def drawn(count, samples=5, classes=4):
@@ -166,21 +166,21 @@ def drawn(count, samples=5, classes=4):
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize(("round", "ramp"), [(1, 300), (7, 10), (10, 10), (11, 10), (1, 0)])
 def test_the_loss_is_that_of_the_paper(count, gone, round, ramp):
-    said, targets = drawn(count), torch.tensor([0, 3, 1, 1, 2])
-    method, model = depthfl(ramp=ramp), Says(*said, gone=gone)
+    outputs, targets = drawn(count), torch.tensor([0, 3, 1, 1, 2])
+    method, model = depthfl(ramp=ramp), Says(*outputs, gone=gone)
     loss = loss_by(method, model, targets, round=round)
     weight = math.exp(-5 * (1 - round / ramp) ** 2) if round < ramp else 1.0
-    arrays = [one.detach().numpy() for one in said]
+    arrays = [one.detach().numpy() for one in outputs]
     assert loss.value.item() == pytest.approx(by_hand(arrays, targets.numpy(), weight), rel=1e-12)
-    mean = sum(one.softmax(1) for one in said) / count
+    mean = sum(one.softmax(1) for one in outputs) / count
     torch.testing.assert_close(method.predict(model(None)).exp(), mean)
     assert (loss.count, loss.correct.item()) == (5, (mean.argmax(1) == targets).sum().item())
 
 
 def test_without_distillation_classifiers_learn_apart():
-    said, targets = drawn(3), torch.tensor([0, 3, 1, 1, 2])
-    loss = loss_by(depthfl(distill=False, ramp=0), Says(*said), targets)
-    assert loss.value.item() == pytest.approx(by_hand([one.detach().numpy() for one in said], targets.numpy(), 0.0))
+    outputs, targets = drawn(3), torch.tensor([0, 3, 1, 1, 2])
+    loss = loss_by(depthfl(distill=False, ramp=0), Says(*outputs), targets)
+    assert loss.value.item() == pytest.approx(by_hand([one.detach().numpy() for one in outputs], targets.numpy(), 0.0))
 
 
 def test_gradients_reach_the_student_and_not_the_teacher():
@@ -195,9 +195,9 @@ def test_gradients_reach_the_student_and_not_the_teacher():
 
 
 def test_a_mask_masks_every_classifier():
-    said, targets, labels = drawn(2), torch.tensor([1, 3, 1, 1, 3]), torch.tensor([1, 3])
-    loss = loss_by(depthfl(ramp=0), Says(*said), targets, held=labels)
-    kept = [one.detach().numpy() * np.array([0, 1, 0, 1]) for one in said]
+    outputs, targets, labels = drawn(2), torch.tensor([1, 3, 1, 1, 3]), torch.tensor([1, 3])
+    loss = loss_by(depthfl(ramp=0), Says(*outputs), targets, held=labels)
+    kept = [one.detach().numpy() * np.array([0, 1, 0, 1]) for one in outputs]
     assert loss.value.item() == pytest.approx(by_hand(kept, targets.numpy(), 1.0))
 
 
@@ -228,11 +228,11 @@ def test_every_parameter_of_a_submodel_learns():
 )
 def test_the_ensemble_is_the_mean_of_the_classifiers_there_are(count, gone, scale, seed):
     torch.manual_seed(seed)
-    said = [scale * one for one in drawn(count)]
-    logits = depthfl().predict((*said, *said[-1:] * gone))
-    torch.testing.assert_close(logits.exp(), torch.stack([one.softmax(1) for one in said]).mean(0))
+    outputs = [scale * one for one in drawn(count)]
+    logits = depthfl().predict((*outputs, *outputs[-1:] * gone))
+    torch.testing.assert_close(logits.exp(), torch.stack([one.softmax(1) for one in outputs]).mean(0))
     assert logits.isfinite().all()
-    assert len(exits((*said, *said[-1:] * gone))) == count
+    assert len(exits((*outputs, *outputs[-1:] * gone))) == count
 
 
 def test_classifiers_that_agree_by_chance_are_still_two():
@@ -284,7 +284,7 @@ def test_two_rounds_come_again_bit_for_bit(variant):
     assert any(not torch.equal(one.state[name], start[name]) for name in one.simulation.setup.parameters)
     final = one.summary["final"]
     assert len(final["submodels"]) == 3
-    assert all(math.isfinite(told["loss"]) for told in final["submodels"].values())
+    assert all(math.isfinite(figures["loss"]) for figures in final["submodels"].values())
 
 
 @pytest.mark.slow
@@ -304,14 +304,14 @@ def test_what_is_tested_is_the_ensemble_of_the_level():
     whole = Exits(depths=(1, 1, 1), widths=(8, 12, 16), channels=1, norm="ln").eval()
     whole.load_state_dict(result.state)
     with torch.no_grad():
-        said = [logits.softmax(1) for logits in whole(inputs)]
+        outputs = [logits.softmax(1) for logits in whole(inputs)]
     for level, ratio in simulation.levels.items():
         plan = simulation.setup.submodel_plan(ratio)
         depths.append(3 if plan.blocks is None else 1 + len(plan.blocks))
-        mean = sum(said[: depths[-1]]) / depths[-1]
-        told = result.summary["final"]["submodels"][level]
-        assert told["accuracy"] == pytest.approx((mean.argmax(1) == targets).double().mean().item())
-        assert told["loss"] == pytest.approx(nn.functional.nll_loss(mean.log(), targets).item(), rel=1e-5)
+        mean = sum(outputs[: depths[-1]]) / depths[-1]
+        figures = result.summary["final"]["submodels"][level]
+        assert figures["accuracy"] == pytest.approx((mean.argmax(1) == targets).double().mean().item())
+        assert figures["loss"] == pytest.approx(nn.functional.nll_loss(mean.log(), targets).item(), rel=1e-5)
     assert depths == [3, 2, 1]
 
 
@@ -373,8 +373,8 @@ class Blocks(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(heads))
 
     def forward(self, x):
-        said = tuple(head(self.blocks(self.enter(x))) for head in self.heads)
-        return said if len(said) > 1 else said[0]
+        outputs = tuple(head(self.blocks(self.enter(x))) for head in self.heads)
+        return outputs if len(outputs) > 1 else outputs[0]
 
 
 @pytest.mark.parametrize(("blocks", "heads"), [(1, 1), (2, 1), (2, 2)])

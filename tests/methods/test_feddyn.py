@@ -176,8 +176,8 @@ def test_what_nobody_held_keeps_its_value():
 def test_clients_that_change_nothing_change_nothing():
     w = torch.randn(5)
     assert torch.equal(corrected(w, w, torch.ones(5), {}, 0.1, clients=3).model["w"], w)
-    told = FedDyn(0.1).loss(client_of(Weights(w)), None, lambda _: LossResult(torch.tensor(1.5), 1))
-    assert told.value == 1.5
+    tilted = FedDyn(0.1).loss(client_of(Weights(w)), None, lambda _: LossResult(torch.tensor(1.5), 1))
+    assert tilted.value == 1.5
 
 
 @pytest.mark.parametrize("alpha", [0, -0.1, float("nan"), float("inf")])

@@ -13,7 +13,7 @@ from nestling.settings import Data, Evaluate, FleetSettings, Model
 from tests.experiment.test_resume import Stop
 from tests.harness import rounds_of
 from tests.quick import mostly_slow
-from tests.run_cases import same_state, small, told
+from tests.run_cases import outcome, same_state, small
 
 DATA = Data(name="digits", max_samples=400, public_share=0.25)
 FEWER = Data(name="digits", max_samples=200, public_share=0.25)
@@ -44,10 +44,10 @@ def test_a_morph_changes_the_network_and_nothing_else_does():
     assert plans[2] == plans[3] == plans[4]
     assert [bool(state.networks) for state in states] == [False, False, True, False, True]
     for before, after in ((0, 1), (2, 3)):  # P8: what nobody held keeps its value
-        how = cuts(simulation.setup.axes, plans[after])
+        slices = cuts(simulation.setup.axes, plans[after])
         for name, tensor in states[after].model.items():
             held = torch.zeros(tensor.shape, dtype=torch.bool)
-            how[name].put(held, torch.ones(how[name].shape, dtype=torch.bool))
+            slices[name].put(held, torch.ones(slices[name].shape, dtype=torch.bool))
             assert torch.equal(tensor[~held], states[before].model[name][~held])
 
 
@@ -118,15 +118,15 @@ def test_it_goes_on_to_the_same_bytes(tmp_path, stop, whole):
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out=tmp_path / "cut", callbacks=[Stop(stop.rounds, stop.jobs)])
     resume(tmp_path / "cut")
-    assert told(tmp_path / "cut") == told(folder)
+    assert outcome(tmp_path / "cut") == outcome(folder)
 
 
 @pytest.mark.slow
 def test_two_workers_tell_the_same(tmp_path):
     for workers in (1, 2):
         run(morphing(workers=workers, rounds=3, data=FEWER), out=tmp_path / str(workers))
-    assert told(tmp_path / "1")[0] == told(tmp_path / "2")[0]
-    assert told(tmp_path / "1")[2] == told(tmp_path / "2")[2]
+    assert outcome(tmp_path / "1")[0] == outcome(tmp_path / "2")[0]
+    assert outcome(tmp_path / "1")[2] == outcome(tmp_path / "2")[2]
 
 
 def test_both_networks_can_be_taken_out(tmp_path):

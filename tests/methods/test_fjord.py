@@ -109,11 +109,13 @@ def test_with_distillation_the_narrow_model_learns_from_the_clients_own(name):
     loss = loss_of(client, inputs, targets)
     loss.value.backward()
     teacher, student = explicit(name, 0.8), explicit(name, 0.2)
-    said, follows = teacher(inputs), student(inputs)
-    hard = F.cross_entropy(said, targets)
-    soft = -(said.detach().exp() / said.detach().exp().sum(-1, keepdim=True) * follows.log_softmax(-1)).sum(-1).mean()
+    taught, follows = teacher(inputs), student(inputs)
+    hard = F.cross_entropy(taught, targets)
+    soft = (
+        -(taught.detach().exp() / taught.detach().exp().sum(-1, keepdim=True) * follows.log_softmax(-1)).sum(-1).mean()
+    )
     torch.testing.assert_close(loss.value, hard + soft)
-    assert_answers(loss, said, targets)
+    assert_answers(loss, taught, targets)
     # the teacher does not learn from its student: gradients of both, added where they overlap
     hard.backward()
     soft.backward()

@@ -87,11 +87,11 @@ def test_clients_do_not_train_frozen_layers_either():
 def test_bytes_of_frozen_tensors_count_once_per_client():
     model = frozen_net()
     settings = small(**QUICK | {"rounds": 3}, method="fedavg", fleet=FleetSettings(clients=3, per_round=3, levels="a"))
-    told = nestling.run(settings, model=model).rounds
+    lines = nestling.run(settings, model=model).rounds
     each = bytes_of(model, TRAINED)
-    assert [line["bytes_down"] for line in told] == [3 * each, 6 * each, 9 * each]
-    assert [line["bytes_up"] for line in told] == [3 * each, 6 * each, 9 * each]
-    assert [line["bytes_setup"] for line in told] == [3 * bytes_of(model, frozen_names(model))] * 3
+    assert [line["bytes_down"] for line in lines] == [3 * each, 6 * each, 9 * each]
+    assert [line["bytes_up"] for line in lines] == [3 * each, 6 * each, 9 * each]
+    assert [line["bytes_setup"] for line in lines] == [3 * bytes_of(model, frozen_names(model))] * 3
 
 
 def test_a_window_that_rolls_over_frozen_tensors_is_handed_out_anew():

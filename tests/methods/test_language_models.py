@@ -104,8 +104,8 @@ def test_scalers_leave_the_words_alone():
     from nestling.methods.parts.scaler import scaled_layers  # noqa: PLC0415
 
     net, axes, _ = net_of("transformer-mlm")
-    found = scaled_layers(net, axes)
-    assert net.head not in found
-    assert net.token in found
-    assert net.position in found
-    assert sum(isinstance(layer, nn.Linear) for layer in found) == 2 * 6 + 1
+    actual = scaled_layers(net, axes)
+    assert net.head not in actual
+    assert net.token in actual
+    assert net.position in actual
+    assert sum(isinstance(layer, nn.Linear) for layer in actual) == 2 * 6 + 1

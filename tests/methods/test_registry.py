@@ -48,14 +48,14 @@ def has_scaler(method):
 
 
 def test_the_papers_choices():
-    told = {name: make(name) for name in names()}
-    assert {name for name, method in told.items() if has_scaler(method)} == {"heterofl", "fedrolex", "fed-dropout"}
-    assert {name for name, method in told.items() if method.overriding("output_mask")} == {
+    by_name = {name: make(name) for name in names()}
+    assert {name for name, method in by_name.items() if has_scaler(method)} == {"heterofl", "fedrolex", "fed-dropout"}
+    assert {name for name, method in by_name.items() if method.overriding("output_mask")} == {
         "heterofl",
         "fedrolex",
         "fed-dropout",
     }
-    assert {name for name, method in told.items() if method.weighting == "samples"} == {
+    assert {name for name, method in by_name.items() if method.weighting == "samples"} == {
         "fedavg",
         "fedprox",
         "lg-fedavg",
@@ -63,8 +63,9 @@ def test_the_papers_choices():
         "fjord",
         "fedmorph",
         "fedmorphprox",
+        "feddf",
     }
-    assert {name: method.proximal for name, method in told.items() if method.proximal} == {
+    assert {name: method.proximal for name, method in by_name.items() if method.proximal} == {
         "fedprox": 0.01,
         "fedmorphprox": 0.01,
     }

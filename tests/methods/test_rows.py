@@ -79,9 +79,9 @@ def test_costs_of_fewer_rows_are_those_of_the_model_that_is_built(level):
             simulation.setup.example[:1],
             batch=simulation.settings.local.batch_size,
         )
-        told = simulation.costs.cost(plan)
-        assert (told.parameters, told.bytes, told.macs) == (wanted.parameters, wanted.bytes, wanted.macs)
-        assert told.memory == pytest.approx(wanted.memory, rel=0.05)
+        actual = simulation.costs.cost(plan)
+        assert (actual.parameters, actual.bytes, actual.macs) == (wanted.parameters, wanted.bytes, wanted.macs)
+        assert actual.memory == pytest.approx(wanted.memory, rel=0.05)
 
 
 def test_a_client_that_holds_everything_gets_everything():

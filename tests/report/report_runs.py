@@ -40,7 +40,7 @@ def lines(method: str, seed: int, rounds: int, every: int = 2) -> list[dict]:
     draw = numpy_stream(seed, "runs", method)
     shift = draw.normal(0, 0.006)
     down = macs = 0
-    made = []
+    entries = []
     for number in range(1, rounds + 1):
         counts = draw.multinomial(10, [1 / len(used)] * len(used)).tolist()
         taking = dict(zip(used, counts, strict=True))
@@ -62,8 +62,8 @@ def lines(method: str, seed: int, rounds: int, every: int = 2) -> list[dict]:
         }
         if number % every == 0 or number == rounds:
             entry["evaluation"] = evaluation(0.1 + (whole - 0.1 + shift) * learnt, whole - least, draw)
-        made.append(entry)
-    return made
+        entries.append(entry)
+    return entries
 
 
 def evaluation(top: float, loss: float, draw: np.random.Generator) -> dict:
@@ -83,7 +83,7 @@ def evaluation(top: float, loss: float, draw: np.random.Generator) -> dict:
 
 
 def trained(method: str, rounds: int) -> dict[str, list[int]]:
-    made = {}
+    entries = {}
     for axis, size in AXES.items():
         counts = np.zeros(size, dtype=int)
         for number in range(rounds):
@@ -91,8 +91,8 @@ def trained(method: str, rounds: int) -> dict[str, list[int]]:
                 width = math.ceil(LEVELS[level][0] * size)
                 start = number * size // rounds if method == "fedrolex" else 0
                 counts[(start + np.arange(width)) % size] += 2
-        made[axis] = counts.tolist()
-    return made
+        entries[axis] = counts.tolist()
+    return entries
 
 
 def summary(method: str, seed: int, rounds: int, history: list[dict]) -> dict:
@@ -110,7 +110,7 @@ def summary(method: str, seed: int, rounds: int, history: list[dict]) -> dict:
         "rounds": rounds,
         "rounds_done": rounds,
         "final": final,
-        "best": max(evaluated, key=lambda found: found["global_accuracy"]),
+        "best": max(evaluated, key=lambda figures: figures["global_accuracy"]),
         **{key: last[key] for key in ("bytes_down", "bytes_up", "client_macs", "simulated_seconds")},
         "seconds": 12.3 + seed,
         "command": f"nestling run {method}-digits seed={seed} --out runs/{method}-digits/seed-{seed}",

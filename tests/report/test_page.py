@@ -54,12 +54,12 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("runs")
+    runs_folder = tmp_path_factory.mktemp("runs")
     for method in ("fedavg", "heterofl", "fedrolex"):
         for seed in range(2):
-            report_runs.make(made, method, seed, rounds=8)
-    report_runs.make(made, "nefl", rounds=8, finished=False)
-    return made
+            report_runs.make(runs_folder, method, seed, rounds=8)
+    report_runs.make(runs_folder, "nefl", rounds=8, finished=False)
+    return runs_folder
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +169,10 @@ def test_nothing_from_a_file_breaks_out_of_its_place(tmp_path):
     text = (directory / "metrics.jsonl").read_text().replace('"worst_submodel"', json.dumps(EVIL))
     (directory / "metrics.jsonl").write_text(text)
     page = html(find([tmp_path]))
-    found = Tags(page)
-    assert "img" not in {tag for tag, _ in found.tags}
-    assert len(found.scripts) == 3
-    figures = json.loads(found.scripts[0])
+    parsed = Tags(page)
+    assert "img" not in {tag for tag, _ in parsed.tags}
+    assert len(parsed.scripts) == 3
+    figures = json.loads(parsed.scripts[0])
     assert all("<" not in trace["name"] for figure in figures["figures"] for trace in figure["data"])
     assert "# &lt;/script&gt;" in page
 
@@ -183,12 +183,12 @@ def test_a_method_adds_a_panel_with_one_function(runs):
         return f"<p>{len(given)} morphs</p>"
 
     try:
-        made = html(runs)
+        document = html(runs)
     finally:
         PANELS.pop()
-    assert "<h3>How it morphs</h3>" in made
-    assert "this &amp; that" in made
-    assert "<p>7 morphs</p>" in made
+    assert "<h3>How it morphs</h3>" in document
+    assert "this &amp; that" in document
+    assert "<p>7 morphs</p>" in document
 
 
 def test_panels_without_data_are_left_out(tmp_path):
@@ -355,10 +355,10 @@ def test_a_browser_draws_the_page_without_errors_or_requests(page, tmp_path):
     assert done.stdout.count('class="main-svg"') >= 6
     assert len(re.findall(r'<g class="trace scatter', done.stdout)) >= 15
     assert len(re.findall(r'<g class="trace violins', done.stdout)) == 2  # of three, one is hidden
-    told = json.loads(re.search(r"<output>(.*?)</output>", done.stdout.rsplit("</script>", 1)[-1], re.DOTALL)[1])
-    assert told["fetched"] == []
-    assert not told["wide"]
-    for metas in told["seen"]:
+    browser = json.loads(re.search(r"<output>(.*?)</output>", done.stdout.rsplit("</script>", 1)[-1], re.DOTALL)[1])
+    assert browser["fetched"] == []
+    assert not browser["wide"]
+    for metas in browser["seen"]:
         assert metas
         assert all(meta["experiment"] != 0 and meta["measure"] in (None, "worst_submodel") for meta in metas)
     first_row = re.search(r'<tr data-experiment="0"[^>]*>', done.stdout)[0]

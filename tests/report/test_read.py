@@ -119,7 +119,7 @@ def test_a_language_model_is_led_by_its_perplexity(tmp_path):
     directory = report_runs.make(tmp_path, finished=False)
     shared = {"bytes_down": 1, "bytes_up": 1, "client_macs": 1}
     measured = [{"perplexity": value, "global_accuracy": None} for value in (90.0, 40.0, 55.0)]
-    lines = [{"round": place + 1, "evaluation": found, **shared} for place, found in enumerate(measured)]
+    lines = [{"round": place + 1, "evaluation": actual, **shared} for place, actual in enumerate(measured)]
     (directory / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     run = read(directory)
     assert (run.leading, run.final.values["perplexity"], run.best.values["perplexity"]) == ("perplexity", 55, 40)
@@ -202,8 +202,8 @@ def test_find_goes_down_folders_in_a_stable_order_and_returns_a_run_once(tmp_pat
     (tmp_path / "notes").mkdir()
     report_runs.make(tmp_path / ".trash", rounds=2)
     report_runs.make(fedavg / "checkpoints", rounds=2)
-    found = [(run.method, run.seed) for run in find([tmp_path, fedavg / "checkpoints" / ".."])]
-    assert found == [("fedavg", 0), ("heterofl", 0), ("heterofl", 2), ("heterofl", 10)]
+    actual = [(run.method, run.seed) for run in find([tmp_path, fedavg / "checkpoints" / ".."])]
+    assert actual == [("fedavg", 0), ("heterofl", 0), ("heterofl", 2), ("heterofl", 10)]
     first, *others = find([tmp_path / "heterofl-digits" / "seed-2", tmp_path])
     assert (first.seed, len(others)) == (2, 3)
 

@@ -56,12 +56,12 @@ def test_seeds_become_one_row_with_mean_and_deviation(tmp_path):
         report_runs.make(tmp_path, "heterofl", seed, rounds=6)
     runs = find([tmp_path])
     (row,) = compare(runs)
-    values = [found.final.values["worst_submodel"] for found in runs]
+    values = [each.final.values["worst_submodel"] for each in runs]
     assert row["seeds"] == [0, 1, 2]
     assert row["final"]["worst_submodel"]["values"] == values
     assert row["final"]["worst_submodel"]["mean"] == pytest.approx(statistics.mean(values))
     assert row["final"]["worst_submodel"]["deviation"] == pytest.approx(statistics.stdev(values))
-    assert row["bytes"]["mean"] == pytest.approx(statistics.mean(found.bytes for found in runs))
+    assert row["bytes"]["mean"] == pytest.approx(statistics.mean(each.bytes for each in runs))
     assert json.loads(json.dumps(row)) == row
 
 
@@ -89,33 +89,33 @@ def test_unfinished_runs_count_only_where_nothing_is_finished():
 def test_experiments_of_one_name_are_told_apart_by_their_settings():
     slow, fast = ({"rounds": 3, "seed": seed, "local": {"lr": lr}} for seed, lr in ((0, 0.1), (1, 0.5)))
     elsewhere = slow | {"seed": 4, "workers": 2, "data": {"dir": "elsewhere"}}  # makes no other experiment
-    made = experiments([run(settings=slow), run(settings=fast, seed=1), run(settings=elsewhere, seed=4)])
-    assert [experiment.label for experiment in made] == ["one (local.lr=0.1)", "one (local.lr=0.5)"]
-    assert [[found.seed for found in experiment.runs] for experiment in made] == [[0, 4], [1]]
+    groups = experiments([run(settings=slow), run(settings=fast, seed=1), run(settings=elsewhere, seed=4)])
+    assert [experiment.label for experiment in groups] == ["one (local.lr=0.1)", "one (local.lr=0.5)"]
+    assert [[each.seed for each in experiment.runs] for experiment in groups] == [[0, 4], [1]]
 
 
 def test_a_seed_run_twice_is_not_two_samples():
-    made = experiments([run(), run(seed=1), run(directory=Path("again"))])
-    assert [(experiment.label, len(experiment.runs)) for experiment in made] == [("one", 2), ("one #2", 1)]
+    groups = experiments([run(), run(seed=1), run(directory=Path("again"))])
+    assert [(experiment.label, len(experiment.runs)) for experiment in groups] == [("one", 2), ("one #2", 1)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([0.1, 0.5])), max_size=12))
 def test_grouping_is_a_partition(drawn):
     runs = [run(name, seed, settings={"lr": lr}, directory=Path(str(i))) for i, (name, seed, lr) in enumerate(drawn)]
-    made = experiments(runs)
-    assert sorted(found.directory for one in made for found in one.runs) == sorted(found.directory for found in runs)
-    assert len({one.label for one in made}) == len(made)
-    assert [one.number for one in made] == list(range(len(made)))
-    for one in made:
-        assert len({found.seed for found in one.runs}) == len(one.runs)
-        assert len({(found.name, found.settings["lr"]) for found in one.runs}) == 1
+    groups = experiments(runs)
+    assert sorted(each.directory for one in groups for each in one.runs) == sorted(each.directory for each in runs)
+    assert len({one.label for one in groups}) == len(groups)
+    assert [one.number for one in groups] == list(range(len(groups)))
+    for one in groups:
+        assert len({each.seed for each in one.runs}) == len(one.runs)
+        assert len({(each.name, each.settings["lr"]) for each in one.runs}) == 1
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
 def test_a_statistic_lies_among_its_values(values):
-    found = statistic(values)
-    assert min(values) - 1e-9 <= found.mean <= max(values) + 1e-9
-    assert (found.deviation is None) == (len(values) == 1)
+    each = statistic(values)
+    assert min(values) - 1e-9 <= each.mean <= max(values) + 1e-9
+    assert (each.deviation is None) == (len(values) == 1)
 
 
 def test_the_best_of_a_column_is_bold_whichever_way_is_better():
@@ -150,7 +150,7 @@ def test_columns_without_values_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "told"),
+    ("accuracies", "phrase"),
     [
         ({"fedrolex": [0.912], "heterofl": [0.898]}, "1.4 points ahead of HeteroFL"),
         (
@@ -160,7 +160,7 @@ def test_columns_without_values_are_left_out():
         ({"fedrolex": [0.9], "heterofl": [0.9]}, "level with HeteroFL"),
     ],
 )
-def test_the_headline_says_who_leads_and_whether_that_is_much(accuracies, told):
+def test_the_headline_says_who_leads_and_whether_that_is_much(accuracies, phrase):
     runs = [
         run(method, seed, accuracy=value, method=method)
         for method, values in accuracies.items()
@@ -168,7 +168,7 @@ def test_the_headline_says_who_leads_and_whether_that_is_much(accuracies, told):
     ]
     heading, (sentence,) = headline(compare(runs))
     assert heading.startswith("FedRolex reaches 9")
-    assert told in sentence
+    assert phrase in sentence
     assert "on digits (iid) after 3 rounds" in sentence
     assert "for 2.00 KiB sent" in sentence
 
@@ -196,8 +196,8 @@ def test_a_perplexity_is_shown_once_under_its_label():
 
 def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
     ends = {"fedavg": 1145.4, "heterofl": 140.2}
-    told = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
-    runs = [run(name, method=name, final=end, best=None) for name, end in told.items()]
+    phrase = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
+    runs = [run(name, method=name, final=end, best=None) for name, end in phrase.items()]
     heading, (sentence,) = headline(compare(runs))
     assert heading == "HeteroFL reaches 140.2 perplexity"
     assert "1,005 ahead of FedAvg" in sentence

@@ -37,9 +37,9 @@ def test_found_again(turns: list[tuple[int, dict[str, set[int]]]], last: dict[st
         tally.add({name: number * value for name, value in small.items()}, plan)
         expected[client] = tally.value()
     for client in {client for client, _ in turns}:
-        found = _get(AXES, store, client, Plan(last))
+        actual = _get(AXES, store, client, Plan(last))
         for name, value in extract(AXES, Plan(last), expected[client]).items():
-            torch.testing.assert_close(found[f"x/{name}"], value, rtol=0, atol=0)
+            torch.testing.assert_close(actual[f"x/{name}"], value, rtol=0, atol=0)
 
 
 def test_the_same_slice_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_a_client_never_trained_is_as_the_model_began() -> None:
     tally.add(own, half)
     expected = tally.value()
     for plan in (most, Plan()):
-        found = _get(AXES, store, 0, plan, start)
-        assert all(torch.equal(found[name], value) for name, value in extract(AXES, plan, expected).items())
+        actual = _get(AXES, store, 0, plan, start)
+        assert all(torch.equal(actual[name], value) for name, value in extract(AXES, plan, expected).items())
     _put(AXES, store, 0, most, extract(AXES, most, expected), round=2, model=start)
     assert all(torch.equal(store.get(0)[0][name], value) for name, value in expected.items())

@@ -24,26 +24,26 @@ HOW = st.builds(
 )
 
 
-def formula(how, old, change, first, second):
+def formula(config, old, change, first, second):
     """One coordinate: the new weight, and both momenta."""
-    if how.optimizer == "fedavgm":
-        first = how.beta1 * first + change
-        return old + how.lr * first, first, second
-    first = how.beta1 * first + (1 - how.beta1) * change
-    if how.optimizer == "fedadam":
-        second = how.beta2 * second + (1 - how.beta2) * change**2
+    if config.optimizer == "fedavgm":
+        first = config.beta1 * first + change
+        return old + config.lr * first, first, second
+    first = config.beta1 * first + (1 - config.beta1) * change
+    if config.optimizer == "fedadam":
+        second = config.beta2 * second + (1 - config.beta2) * change**2
     else:
-        second = second - (1 - how.beta2) * change**2 * ((second > change**2) - (second < change**2))
-    return old + how.lr * first / (math.sqrt(second) + how.tau), first, second
+        second = second - (1 - config.beta2) * change**2 * ((second > change**2) - (second < change**2))
+    return old + config.lr * first / (math.sqrt(second) + config.tau), first, second
 
 
 @settings(deadline=None, derandomize=True, max_examples=60, database=None)
 @given(HOW, st.integers(0, 1000), st.integers(1, 5))
-def test_rounds_as_the_papers_write_them(how, seed, rounds):
+def test_rounds_as_the_papers_write_them(config, seed, rounds):
     random = torch.Generator().manual_seed(seed)
     state = {"w": torch.randn(2, 3, generator=random, dtype=torch.float64), "mean": torch.zeros(2)}
     memory = {}
-    expected = [(value, 0.0, how.tau**2) for value in state["w"].flatten().tolist()]
+    expected = [(value, 0.0, config.tau**2) for value in state["w"].flatten().tolist()]
     for round in range(rounds):
         held = torch.rand(2, 3, generator=random) < 0.6
         weights = held * torch.rand(2, 3, generator=random, dtype=torch.float64)
@@ -52,10 +52,10 @@ def test_rounds_as_the_papers_write_them(how, seed, rounds):
         for k, (old, first, second) in enumerate(expected):
             if weights.flatten()[k] > 0:
                 change = merged["w"].flatten()[k].item() - old
-                expected[k] = formula(how, old, change, first, second)
+                expected[k] = formula(config, old, change, first, second)
         inputs = copy.deepcopy((state, merged, memory))
         new, after = step(
-            how, state, merged, gathered={"w": weights}.__getitem__, memory=memory, trained=frozenset({"w"})
+            config, state, merged, gathered={"w": weights}.__getitem__, memory=memory, trained=frozenset({"w"})
         )
         for given_, before in zip((state, merged, memory), inputs, strict=True):  # nothing is changed in place
             assert given_.keys() == before.keys()
@@ -66,7 +66,7 @@ def test_rounds_as_the_papers_write_them(how, seed, rounds):
         assert torch.equal(new["mean"], merged["mean"])
         state, memory = new, after
         torch.testing.assert_close(state["w"].flatten().tolist(), [value for value, _, _ in expected])
-    kinds = ("first",) if how.optimizer == "fedavgm" else ("first", "second")
+    kinds = ("first",) if config.optimizer == "fedavgm" else ("first", "second")
     assert set(memory) == {f"w/{kind}" for kind in kinds}
     torch.testing.assert_close(memory["w/first"].flatten().tolist(), [first for _, first, _ in expected])
 
@@ -91,8 +91,8 @@ def test_with_a_real_merge_what_nobody_held_stays(optimizer):
     first = {f"{name}/first": torch.full_like(state[name], 7.0) for name in parameters}
     second = {f"{name}/second": torch.full_like(state[name], 3.0) for name in parameters}
     memory = first if optimizer == "fedavgm" else first | second
-    how = ServerSettings(optimizer=optimizer, lr=0.1)
-    new, after = step(how, state, merged, gathered=tally.weights, memory=memory, trained=parameters)
+    config = ServerSettings(optimizer=optimizer, lr=0.1)
+    new, after = step(config, state, merged, gathered=tally.weights, memory=memory, trained=parameters)
     assert new.keys() == state.keys()
     assert after.keys() == memory.keys()
     for name, value in new.items():
@@ -125,8 +125,8 @@ def test_a_round_that_changed_nothing_changes_nothing(optimizer):
     net, axes = net_of("cnn")
     state, tally = merge(net, axes, [(1.0, 0.0), (0.5, 0.0)])
     parameters = frozenset(name for name, _ in net.named_parameters())
-    how = ServerSettings(optimizer=optimizer)
-    new, memory = step(how, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
+    config = ServerSettings(optimizer=optimizer)
+    new, memory = step(config, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
     assert all(torch.equal(new[name], state[name]) for name in state)
     assert not any(memory[name].any() for name in memory if name.endswith("/first"))
 
@@ -137,14 +137,14 @@ def test_tied_tensors_stay_tied(optimizer):
     axes = nestling.trace(net, torch.zeros(2, 3, dtype=torch.long))
     parameters = frozenset(name for name, _ in net.named_parameters(remove_duplicate=False))  # as run.setting does
     state, tally = merge(net, axes, [(1.0, 0.5)])
-    how = ServerSettings(optimizer=optimizer, lr=0.1)
-    new, _ = step(how, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
+    config = ServerSettings(optimizer=optimizer, lr=0.1)
+    new, _ = step(config, state, tally.value(), gathered=tally.weights, memory={}, trained=parameters)
     assert torch.equal(new["head.weight"], new["token.weight"])
 
 
 @pytest.mark.parametrize("optimizer", ["fedadam", "fedyogi"])
 def test_no_setting_makes_weights_that_are_no_numbers(optimizer):
     old = {"w": torch.ones(3)}
-    how = ServerSettings(optimizer=optimizer, tau=0.0)
-    new, _ = step(how, old, old, gathered=lambda _: torch.ones(3), memory={}, trained=frozenset({"w"}))
+    config = ServerSettings(optimizer=optimizer, tau=0.0)
+    new, _ = step(config, old, old, gathered=lambda _: torch.ones(3), memory={}, trained=frozenset({"w"}))
     assert torch.isfinite(new["w"]).all()

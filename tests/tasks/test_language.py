@@ -62,29 +62,29 @@ def test_counts_of_parts_add_up_to_those_of_the_whole(seed, cut, task):
         assert total[kind][::2] == whole[kind][::2]
         assert total[kind][1] == pytest.approx(whole[kind][1], rel=1e-12)
     # and by hand
-    flat, asked = logits.flatten(0, 1), targets.flatten()
-    known = asked != IGNORED
-    loss = F.cross_entropy(flat[known], asked[known]).item()
-    told = task.measure(whole)
-    assert told["loss"] == pytest.approx(loss, rel=1e-12)
-    assert told["perplexity"] == pytest.approx(math.exp(loss), rel=1e-12)
+    flat, flat_targets = logits.flatten(0, 1), targets.flatten()
+    known = flat_targets != IGNORED
+    loss = F.cross_entropy(flat[known], flat_targets[known]).item()
+    figures = task.measure(whole)
+    assert figures["loss"] == pytest.approx(loss, rel=1e-12)
+    assert figures["perplexity"] == pytest.approx(math.exp(loss), rel=1e-12)
 
 
 def test_accuracies_of_next_words_leave_out_what_they_say():
     logits = torch.full((1, 4, 10), -9.0)
     logits[0, range(4), [0, 5, 2, 7]] = 9.0  # says: unknown, 5, the end, 7
     targets = torch.tensor([[0, 5, 2, 6]])
-    told = NEXT.measure(NEXT.sums(logits, torch.zeros(1, 4), targets))
-    assert (told["accuracy"], told["accuracy_no_oov"], told["accuracy_no_oov_eos"]) == (3 / 4, 2 / 3, 1 / 2)
+    figures = NEXT.measure(NEXT.sums(logits, torch.zeros(1, 4), targets))
+    assert (figures["accuracy"], figures["accuracy_no_oov"], figures["accuracy_no_oov_eos"]) == (3 / 4, 2 / 3, 1 / 2)
 
 
 def test_perplexities_of_masked_words_are_labelled():
     logits = torch.zeros(1, 2, 10)
     logits[0, 0, 3] = 50.0
     inputs, targets = torch.tensor([[3, 10]]), torch.tensor([[3, 4]])
-    told = MASKED.measure(MASKED.sums(logits, inputs, targets))
-    assert told["perplexity_masked"] == pytest.approx(10)
-    assert told["perplexity"] == told["perplexity_all"] == pytest.approx(math.sqrt(10))
+    figures = MASKED.measure(MASKED.sums(logits, inputs, targets))
+    assert figures["perplexity_masked"] == pytest.approx(10)
+    assert figures["perplexity"] == figures["perplexity_all"] == pytest.approx(math.sqrt(10))
     only = LanguageTask("masked-word", mask=10, padding=11, positions="masked")
     assert only.measure(only.sums(logits, inputs, targets))["perplexity"] == pytest.approx(10)
 
@@ -116,14 +116,14 @@ def test_absent_rows_count_as_zeros_in_closed_form(seed, held, words):
     wanted, full = task.loss_of(masked(logits, labels), targets)
     (slope,) = torch.autograd.grad(wanted.value, logits)
     own = logits.detach()[..., labels].requires_grad_()
-    loss, said = task.loss_of(own, places, OutputMask(absent=12 - len(labels)))
+    loss, masked_logits = task.loss_of(own, places, OutputMask(absent=12 - len(labels)))
     (own_slope,) = torch.autograd.grad(loss.value, own)
     assert loss.value.item() == pytest.approx(wanted.value.item(), rel=1e-12)
     assert torch.equal(task.loss_of(logits, targets, OutputMask(labels))[0].value, wanted.value)
     assert torch.allclose(own_slope, slope[..., labels], rtol=1e-10, atol=1e-14)
     assert slope.abs().sum() == pytest.approx(own_slope.abs().sum().item())
     right = (full.argmax(-1) == targets).sum()
-    assert (said.argmax(-1) == places).sum() == right
+    assert (masked_logits.argmax(-1) == places).sum() == right
     assert loss.correct == wanted.correct == right
     assert loss.count == wanted.count == (targets >= 0).sum()
 

@@ -25,12 +25,12 @@ LIKE = {
 
 def refused_or_fits(data, like=LIKE):
     try:
-        found = decode(data, like)
+        actual = decode(data, like)
     except UploadError as problem:
-        said = str(problem)
-        return said if "\n" not in said else pytest.fail(f"more than one line: {said}")
-    assert list(found) == list(like)
-    for name, tensor in found.items():
+        sentence = str(problem)
+        return sentence if "\n" not in sentence else pytest.fail(f"more than one line: {sentence}")
+    assert list(actual) == list(like)
+    for name, tensor in actual.items():
         assert (tensor.shape, tensor.dtype) == (like[name].shape, like[name].dtype)
         assert torch.isfinite(tensor).all()
     return ""
@@ -50,8 +50,8 @@ def test_random_bytes_with_the_right_checksum_do_no_harm(code, body):
 
 @LAWS
 @given(changes(), settings_of(), st.data())
-def test_a_flipped_bit_is_noticed(change, how, data):
-    message = bytearray(encode(change, how))
+def test_a_flipped_bit_is_noticed(change, options, data):
+    message = bytearray(encode(change, options))
     place = data.draw(st.integers(0, len(message) - 1))
     message[place] ^= 1 << data.draw(st.integers(0, 7))
     assert refused_or_fits(bytes(message), change)
@@ -59,8 +59,8 @@ def test_a_flipped_bit_is_noticed(change, how, data):
 
 @LAWS
 @given(changes(), settings_of(), st.data())
-def test_what_is_cut_off_or_goes_on_is_noticed(change, how, data):
-    message = encode(change, how)
+def test_what_is_cut_off_or_goes_on_is_noticed(change, options, data):
+    message = encode(change, options)
     assert refused_or_fits(message[: data.draw(st.integers(0, len(message) - 1))], change)
     assert refused_or_fits(message + data.draw(st.binary(min_size=1, max_size=9)), change)
 
@@ -80,8 +80,8 @@ def test_forged_bytes_with_the_right_checksum_do_no_harm(format, data):
 
 @LAWS
 @given(changes(most=3), settings_of())
-def test_a_message_is_read_only_as_what_it_was_written_for(change, how):
-    message = encode(change, how)
+def test_a_message_is_read_only_as_what_it_was_written_for(change, options):
+    message = encode(change, options)
     others = [{**change, "more": torch.zeros(0)}]
     for name, tensor in change.items():
         rest = {other: tensor for other, tensor in change.items() if other != name}

@@ -27,7 +27,7 @@ def tensor_of(shape, dtype, kind, seed):
         return (chance * 250).to(dtype)
     real = dtype.to_real() if dtype.is_complex else dtype
     limits = torch.finfo(real)
-    made = {
+    tensor_values = {
         "normal": normal,
         "heavy": normal * chance**6 * 10,
         "sparse": normal * (chance < 0.05),
@@ -37,7 +37,7 @@ def tensor_of(shape, dtype, kind, seed):
         "tiny": normal * limits.tiny,  # most below the normal range
         "huge": (normal.sign() * limits.max * (1 - chance / 3)).clamp(limits.min, limits.max),
     }[kind]
-    return made.to(dtype)
+    return tensor_values.to(dtype)
 
 
 @st.composite

@@ -25,6 +25,7 @@ from nestling.client.grouped.describe_model import describe_model
 from nestling.client.grouped.trial import SAMPLES, can_group
 from nestling.client.submodels import build, shape_of
 from nestling.cut import Cost, Plan
+from nestling.data.batches import local_steps
 from nestling.data.federated import FederatedData
 from nestling.fleet import TRAINING
 from nestling.kernels.grouped_layers import Layout
@@ -94,9 +95,10 @@ class Grouping:
         self._possible = (
             setup.accelerate
             and size not in ("off", 1)
-            and not method.overriding("loss")
-            and not method.overriding("finish")
+            and not any(map(method.overriding, ("loss", "finish", "start", "reply")))
             and setup.task.classes > 0
+            and setup.task.cross_entropy
+            and isinstance(setup.example, Tensor)  # a grouped network reads one tensor
             and not setup.select_rows  # every client has rows of its own
             and device == "cpu"  # nothing was measured elsewhere
         )
@@ -128,7 +130,10 @@ class Grouping:
         if len(jobs) < 2 * _MIN_JOBS:
             return 1
         training = self._setup.training
-        steps = training.epochs * sum(math.ceil(job.who.samples / training.batch_size) for job in jobs)
+        if training.steps:
+            steps = sum(local_steps(training, job.who.samples) for job in jobs)
+        else:  # roughly; another formula would change who shares a job, and with it the last bits of results
+            steps = training.epochs * sum(math.ceil(job.who.samples / training.batch_size) for job in jobs)
         seconds = steps / len(jobs) * (_STEP_SECONDS + TRAINING * self._cost(plan).macs / _MACS_PER_SECOND)
         return max(1, min(int(_BUSY / seconds) if seconds else len(jobs), len(jobs) // _MIN_JOBS))
 

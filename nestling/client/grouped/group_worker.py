@@ -68,9 +68,11 @@ class GroupWorker(Worker):
         return [self._encoded(one, update) for one, update in zip(group.envelopes, updates, strict=True)]
 
     def _only_mean(self, updates: Sequence[Update]) -> bool:
-        """Return whether the server needs only the mean: all clients trained the same rows, and keep nothing."""
+        """Return whether the server needs only the mean: all clients trained the same rows, and keep or add nothing."""
         setup = self._setup
-        if setup.private or setup.method.overriding("finish") or setup.upload.format != "dense":
+        if setup.private or setup.upload.format != "dense":
+            return False
+        if any(map(setup.method.overriding, ("finish", "reply", "received"))):
             return False
         return len({update.plan for update in updates}) == 1 and len({update.rows for update in updates}) == 1
 

@@ -21,13 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from nestling.client.samples import GroupBatches
-from nestling.client.sgd import Optimizer
-from nestling.client.train import finite
-from nestling.data.batches import batches
-from nestling.errors import TrainingError
+from nestling.client.train import check_finite
+from nestling.data.batches import local_batches
 from nestling.kernels.cross_entropy import correct, cross_entropy_rows
 from nestling.kernels.grouped_layers import Grouped
 from nestling.methods.messages import Progress
+from nestling.methods.sgd import Optimizer
 from nestling.settings import LocalTraining
 from nestling.tasks.task import Batch
 
@@ -101,12 +100,7 @@ def train_group(
     training, lr, proximal
         The settings of local training, this round's learning rate, and FedProx's μ.
     """
-    work = [
-        list(
-            chain.from_iterable(batches(one.samples, training.batch_size, one.shuffle) for _ in range(training.epochs))
-        )
-        for one in members
-    ]
+    work = [list(local_batches(one.samples, training, one.shuffle)) for one in members]
     # members with most steps first: those at the end finish first, and the network gets narrower
     order = sorted(range(len(members)), key=lambda k: -len(work[k]))
     members, work = [members[k] for k in order], [work[k] for k in order]
@@ -138,8 +132,7 @@ def train_group(
         total[:active] += values * counts
         correct[:active] += hits
     grouped.narrow(len(members))
-    if not (total.isfinite().all() and finite(grouped.net)):
-        raise TrainingError("the training loss is no longer a number: try a smaller local.lr, or local.clip_norm=1")
+    check_finite(total, grouped.net)
     sums = zip(seen.tolist(), total.tolist(), correct.tolist(), strict=True)
     return Trained([Progress(int(count), loss, right) for count, loss, right in sums], grouped, order)
 
@@ -190,7 +183,7 @@ def _distances(parameters: Sequence[nn.Parameter], start: Sequence[Tensor]) -> T
 
 
 @torch.no_grad()
-def _clip(parameters: Sequence[nn.Parameter], limit: float) -> None:
+def _clip(parameters: Sequence[Tensor], limit: float) -> None:
     """Clip the gradient norm of every client to `limit`, as `clip_grad_norm_` does for one."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -63,4 +64,27 @@ def _morphed(method: str) -> Experiment:
     )
 
 
-_MADE = {"nefl": _residual, "depthfl": _residual, "fedmorph": _morphed, "fedmorphprox": _morphed}
+def _distilled(method: str) -> Experiment:
+    """The same with a fifth of the samples at the server, and distillations of seconds."""
+    digits = _digits(method)
+    levels = "b-c-d-e" if method == "fed-et" else digits.fleet.levels  # its server's model is larger than all others
+    return replace(
+        digits,
+        options=dict(_DISTILLED[method]),
+        data=replace(digits.data, public_share=0.2),
+        fleet=replace(digits.fleet, levels=levels),
+    )
+
+
+_DISTILLED: dict[str, dict[str, Any]] = {
+    "feddf": {"steps": 20, "patience": 0, "batch": 64},
+    "ds-fl": {"samples": 100, "epochs": 3, "batch": 20},
+    "fed-et": {"steps": 30, "lr": 0.05},
+}
+_MADE: dict[str, Callable[[str], Experiment]] = {
+    "nefl": _residual,
+    "depthfl": _residual,
+    "fedmorph": _morphed,
+    "fedmorphprox": _morphed,
+    **dict.fromkeys(_DISTILLED, _distilled),
+}

@@ -19,6 +19,9 @@ What was chosen, and why
   ``-laptop`` presets, halved with the batch. The server gets 5,000 samples and morphs 20 times, every ten rounds, so
   masks take 4,000 steps instead of the paper's 60,000; λ is sixteen times as large and the first network keeps a third
   of the units for the reasons given there (`fedmorph.small`).
+- The servers of FedDF and Fed-ET draw 512 of their 5,000 samples in a round and take ten steps, which costs about half
+  as much again as all clients; Fed-ET's rate is four times its usual one. DS-FL's clients learn 400 labels in two
+  passes, which costs more than their own samples, so it has 160 rounds; its clients' own models are not tested.
 - Momentum is ours for NeFL, which has none and 500 rounds of five epochs. Weight decay is each paper's own.
 - Models are tested every 32 rounds, on the whole test set; statistics of norms are those of ten clients.
 """
@@ -42,15 +45,25 @@ _MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "resnet18": ({"widths": _QUARTER}, 256),
     "resnet8": ({"widths": _QUARTER}, 200),
 }
+# method → its options here
+_DISTILLATIONS: dict[str, dict[str, Any]] = {
+    "feddf": {"samples": 512, "steps": 10, "patience": 0, "batch": 64},
+    "ds-fl": {"samples": 400, "epochs": 2, "batch": 50},
+    "fed-et": {"samples": 512, "steps": 10, "batch": 64, "lr": 0.02},
+}
+_ROUNDS = {"ds-fl": 160}  # method → rounds, if not as many as usual with its model
 _PUBLIC = {"mnist": 5000 / 60_000}  # the share of the training set that FedMorph's server gets
 
 _ENDS = (("fedavg", "e"), ("fedavg", "a"))  # everybody trains the smallest model, or the largest
 _HETEROFL = (("heterofl", "a-b-c-d-e"), ("heterofl", "a-e"), *_ENDS)
-_FEDROLEX = (*((method, "a-b-c-d-e") for method in ("heterofl", "fed-dropout", "fedrolex")), *_ENDS)
+_DISTILLING = tuple((method, "a-b-c-d-e") for method in _DISTILLATIONS)
+_FEDROLEX = (*((method, "a-b-c-d-e") for method in ("heterofl", "fed-dropout", "fedrolex")), *_ENDS, *_DISTILLING)
+_NEFL = ("heterofl", "fjord", "fjord-nefl", "depthfl", "depthfl-nefl", "nefl")
 ROWS = (
     *(f"{method}-{data}-iid-{mix}" for data in ("mnist", "cifar10") for method, mix in _HETEROFL),  # Tables 1 and 2
     *(f"{method}-cifar10-{classes}-{mix}" for classes in ("high", "low") for method, mix in _FEDROLEX),  # Table 3
-    *(f"{method}-cifar10-iid-resnet18" for method in ("heterofl", "fjord", "depthfl", "nefl")),  # NeFL, Table 1
+    *(f"fedrolex-cifar10-low-{mix}" for mix in ("a1-e9", "a3-e7", "a5-e5")),  # Figure 3: larger ρ exceed the budget
+    *(f"{method}-cifar10-iid-resnet18" for method in _NEFL),  # NeFL, Table 1
     *(f"{method}-mnist-resnet8-iid" for method in ("fedavg", "fedpruned", "fedmorph")),  # FedMorph, Table 4
 )
 
@@ -72,11 +85,12 @@ def evening(experiment: Experiment) -> Experiment:
     small = replace(
         experiment,
         name=f"{experiment.name}-evening",
-        rounds=rounds,
+        rounds=_ROUNDS.get(experiment.method, rounds),
+        options={**experiment.options, **_DISTILLATIONS.get(experiment.method, {})},
         model=replace(model, options=deepcopy({**model.options, **own})),
         fleet=replace(experiment.fleet, clients=100, per_round=10),
         local=_training(experiment.local),
-        evaluate=Evaluate(every=32, norm_clients=10),
+        evaluate=Evaluate(every=32, norm_clients=10, submodels=experiment.evaluate.submodels),
     )
     return _morphing(small) if model.name == "resnet8" else small
 

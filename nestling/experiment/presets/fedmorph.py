@@ -1,9 +1,10 @@
-"""Presets of FedMorph (anonymous submission): every row of Tables 1, 4, 5 and 6.
+"""Presets of FedMorph (anonymous submission): every row of Tables 1, 4, 5 and 6, and of Figures 11 and 12.
 
 Names are METHOD-DATA-MODEL-PARTITION, then ``top25`` or ``top10`` where uploads are the largest quarter or tenth of the
-change, or ``unaugmented``. All rows keep the same samples back for the server (a sixth of MNIST and EMNIST, a fifth of
-CIFAR-10, as many as the test set holds), whether the method uses them or not, so that clients hold the same in all of
-them; the authors use the test set's own inputs instead (`data.public_share=0 data.public_from_test=true`).
+change, ``unaugmented``, or ``v-…`` and ``lambda-…`` with another initial ratio or λ. All rows keep the same samples for
+the server (a sixth of MNIST and EMNIST, a fifth of CIFAR-10, as many as the test set holds), whether the method uses
+them or not, so that clients hold the same in all of them; the authors use the test set's own inputs instead
+(`data.public_share=0 data.public_from_test=true`).
 
 Where the paper leaves a choice
 -------------------------------
@@ -59,6 +60,7 @@ _METHODS = {
 }
 _MODELS: dict[str, dict[str, Any]] = {"resnet18": {"pool": False, "learn_steps": False}}
 _AUGMENT: dict[str, Literal["none", "crop-flip"]] = {"mnist": "none", "emnist-byclass": "none", "cifar10": "crop-flip"}
+_RATIOS, _PENALTIES = ("0.1", "0.2", "0.5", "0.7"), ("1.2e-7", "4e-7", "4e-6", "1.2e-5")  # besides those of Table 3
 _UPLOADS = {"": Upload(), "top25": Upload(format="topk", fraction=0.25), "top10": Upload(format="topk", fraction=0.1)}
 
 
@@ -67,9 +69,22 @@ def presets() -> Iterator[Preset]:
     for task, (partition, methods) in product(_TASKS, _METHODS.items()):
         for method, top in product(methods, _UPLOADS):
             yield _preset(task, partition, method, top)
+        if task.model == "resnet18" and partition == "iid":
+            yield from _ablations(task)
         if _AUGMENT[task.data] != "none":
             for method in methods:
                 yield _preset(task, partition, method, "", augmented=False)
+
+
+def _ablations(task: _Task) -> Iterator[Preset]:
+    """Yield FedMorph with other initial ratios and other λ; the text does not say which, so they are ours."""
+    base = _preset(task, "iid", "fedmorph", "")()
+    for option, name, values, figure in (("ratio", "v", _RATIOS, 11), ("penalty", "lambda", _PENALTIES, 12)):
+        for text in values:
+            options = {**base.options, option: float(text)}
+            yield Preset(
+                replace(base, name=f"{base.name}-{name}-{text}", options=options), f"FedMorph, Figure {figure}"
+            )
 
 
 def small(experiment: Experiment) -> Experiment:
@@ -86,7 +101,8 @@ def small(experiment: Experiment) -> Experiment:
     usual = laptop(experiment)
     options = dict(usual.options)
     if "morph" in usual.method:
-        options |= {"ratio": 0.35, "epochs": 5, "batch": 50, "distil_lr": 0.3, "mask_lr": 3.0}
+        ratio = options["ratio"] if "-v-" in experiment.name else 0.35
+        options |= {"ratio": ratio, "epochs": 5, "batch": 50, "distil_lr": 0.3, "mask_lr": 3.0}
         options["penalty"] *= 16
     model = usual.model
     if model.name == "resnet18":

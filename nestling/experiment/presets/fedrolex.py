@@ -12,8 +12,12 @@ The body of the paper gives neither learning rate nor rounds, so every preset fo
   for CIFAR-10 with clients that are not IID, whose partition FedRolex takes over (Section 4). Levels are drawn anew
   each round, as in HeteroFL's tables.
 
-``fleet.assign=fixed`` gives the reading of Section 3.1, where a capacity is that of client n. Table 3 quotes methods of
-knowledge distillation (FedDF, DS-FL, Fed-ET) from elsewhere: they are not here.
+``fleet.assign=fixed`` gives the reading of Section 3.1, where a capacity is that of client n.
+
+Methods of knowledge distillation (FedDF, DS-FL, Fed-ET) are quoted in Table 3 from the paper of Fed-ET, with samples of
+other data sets at the server. Here they train as all others in the table; the server's samples are a tenth of the
+training set, 5,000, without labels, so clients hold a tenth less. Steps of the server and of distillations are those of
+each method (`nestling.methods`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ SECOND_SCHEDULE = "heterofl-schedule"  # ends the names of presets with HeteroFL
 _AUTHORS = "settings of the authors' commands, momentum, clipping and batch size of HeteroFL"
 _HETEROFL = "settings of HeteroFL's Table 6"
 _ROUNDS = {"cifar10": 3200, "cifar100": 2500}
+DISTILLING = ("feddf", "ds-fl", "fed-et")  # methods with samples without labels at the server
+_PUBLIC = 0.1  # the share of these in the training set
 _WEIGHTINGS = ("samples", "width")  # two of the three of Appendix A.3, beside "none"
 _STEPS = (2, 4, 8, 16)  # Appendix A.4, beside 1; the values are ours
 _LARGER = {2: "b", 4: "c", 8: "d", 16: "e"}  # γ: how many times the clients' model the server's is, and their level
@@ -46,6 +52,9 @@ def presets() -> Iterator[Preset]:
                 yield _preset(method, data, heterogeneity, mix, where, levels=levels)
                 if where.startswith(("Table 3", "Tables 3")):
                     yield _preset(method, data, heterogeneity, mix, where, heterofl_schedule=True)
+            for method in DISTILLING:
+                for second in (False, True):
+                    yield _preset(method, data, heterogeneity, _ALL, "Table 3", heterofl_schedule=second)
             yield _preset("fjord", data, heterogeneity, _ALL, f"{_BESIDE} it could not repeat")
             yield _preset("fedprox", data, heterogeneity, "a", f"{_BESIDE} of Table 1")
             yield from _ablation(data, heterogeneity)
@@ -69,7 +78,7 @@ def fleets(real_world: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _ablation(data: str, heterogeneity: str) -> Iterator[Preset]:
-    """How clients are weighted, and how far the window moves."""
+    """Yield other weightings of clients, and other steps of the window."""
     for weighting in _WEIGHTINGS:
         name, options = f"{_ALL}-weighting-{weighting}", {"weighting": weighting}
         yield _preset("fedrolex", data, heterogeneity, name, "Appendix A.3", levels=_ALL, options=options)
@@ -98,10 +107,15 @@ def _preset(
         options={"masked": True} if method in ("fedavg", "fedprox") else options or {},
         rounds=800 if heterofl_schedule else _ROUNDS[data],
         model=Model(name="preresnet18", width=width),
-        data=Data(name=data, partition="classes", classes_per_client=_CLASSES[data][heterogeneity]),
+        data=Data(
+            name=data,
+            partition="classes",
+            classes_per_client=_CLASSES[data][heterogeneity],
+            public_share=_PUBLIC if method in DISTILLING else 0.0,
+        ),
         fleet=FleetSettings(clients=100, per_round=10, levels=own, assign="dynamic"),
         local=_of_heterofl() if heterofl_schedule else _of_the_authors(),
-        evaluate=Evaluate(every=10),
+        evaluate=Evaluate(every=10, submodels=method != "ds-fl"),  # it has a model for every client
     )
     source = _HETEROFL if heterofl_schedule else _AUTHORS + (", milestone of CIFAR-10" if data == "cifar100" else "")
     return Preset(experiment, f"FedRolex, {where}", source)

@@ -11,7 +11,14 @@ from nestling.data import TEXTS
 from nestling.settings import Evaluate, Experiment, FleetSettings, Model
 
 _WIDTHS = [16, 32, 64, 128]  # a quarter of the papers'; level e of the first is one channel (with GroupNorm, four)
-_PRIVATE = ("standalone", "lg-fedavg")  # every client tests a model of its own, so fewer samples must do
+_PRIVATE = ("standalone", "lg-fedavg", "ds-fl")  # every client tests a model of its own, so fewer samples must do
+
+# Distillations that cost the server no more than twice what training costs all clients; it has 500 samples.
+_DISTILLATIONS: dict[str, dict[str, Any]] = {
+    "feddf": {"samples": 256, "steps": 10, "patience": 0, "batch": 64},
+    "ds-fl": {"samples": 200, "epochs": 2, "batch": 50},
+    "fed-et": {"samples": 256, "steps": 10, "batch": 64, "lr": 0.02},
+}
 
 # What becomes of a model. Methods that leave out blocks need several of them, so those nets get narrower rather than
 # shallower, and the deep ones a pool behind their stem, which makes images a quarter as large.
@@ -56,6 +63,7 @@ def laptop(experiment: Experiment) -> Experiment:
         experiment,
         name=f"{experiment.name}-laptop",
         rounds=rounds,
+        options={**experiment.options, **_DISTILLATIONS.get(experiment.method, {})},
         model=_small(experiment.model),
         data=replace(experiment.data, max_samples=5000, resize=0),
         fleet=fleet,

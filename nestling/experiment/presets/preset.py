@@ -16,7 +16,7 @@ class Preset:
     experiment
         All settings; its name is the preset's.
     repeats
-        The paper and its tables or figures, or why there is no such.
+        The paper and its tables or figures, or what the experiment is for.
     source
         Where learning rates and rounds come from, if not from the paper, and which settings that source leaves open.
     """
@@ -27,7 +27,7 @@ class Preset:
 
     @property
     def name(self) -> str:
-        """The name it is found by."""
+        """The name of the preset."""
         return self.experiment.name
 
     def __call__(self) -> Experiment:

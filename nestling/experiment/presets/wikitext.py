@@ -1,6 +1,6 @@
 """Presets of HeteroFL's language model (Diao et al., ICLR 2021): WikiText-2, masked words.
 
-Names are METHOD-wikitext2-iid-LEVELS; ``-fix`` says that clients keep their level for good, as in the paper's figures.
+Names are METHOD-wikitext2-iid-LEVELS; with ``-fix`` clients keep their level in all rounds, as in the paper's figures.
 Table 6 gives a local batch size of 100: that is how many rows the text is cut into, one for each of 100 clients, who
 train on one window of 64 words at a time.
 """

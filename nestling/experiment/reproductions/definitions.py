@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,12 @@ PAPERS = ("digits", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of 
 COSTS = ("ratio", "parameters", "flops", "space")
 # What clients received and computed until the best round, over what those of the reference row did (FedMorph).
 SHARES = ("parameters_share", "flops_share")
-MEASURES = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+# What runs measure; the last two follow from their records: how far clients' own samples are ahead of the test set, and
+# FedMorph's network as it is averaged, before a morph.
+MEASURES = (
+    *("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy"),
+    *("generalization_gap", "averaged_accuracy"),
+)
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,10 +111,14 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         As printed.
     figure
         What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``.
+    x_title, log_x
+        The title of the rows' ``x``, and whether its axis is logarithmic.
     reference
         The label of the row of which `SHARES` are shares.
     scales
         The scales that it exists at.
+    settings
+        What all its runs change in their presets, as on the command line.
     needs, note
         What it needs besides its data; what to know about it.
     """
@@ -123,8 +132,10 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paper: str = ""
     figure: Literal["parameters", "round", "x", "row"] = "row"
     x_title: str = ""
+    log_x: bool = False
     reference: str = ""
     scales: tuple[Scale, ...] = SCALES
+    settings: list[str] = []
     needs: str = ""
     note: str = ""
 
@@ -152,21 +163,63 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         >>> [row.name for row in find("heterofl-table1").select(["a,a-e"])]
         ['a', 'a-e']
         """
-        chosen: set[str] = set()
-        for pattern in patterns:
-            whole = self._matching(pattern)
-            parts = [pattern] if whole else [part.strip() for part in pattern.split(",")]
-            for part in parts:
-                matches = whole or self._matching(part)
-                if not matches:
-                    known = nearest(part, [row.name for row in self.rows])
-                    raise ConfigError(f"{self.name} has no row {part!r}{known}")
-                chosen |= matches
-        return [row for row in self.rows if row.name in chosen or not chosen]
+        chosen = _chosen(f"{self.name} has no row", [row.name for row in self.rows], patterns)
+        return [row for row in self.rows if row.name in chosen]
 
-    def _matching(self, pattern: str) -> set[str]:
-        names = [row.name for row in self.rows]
+    def without_weights(self) -> Reproduction:
+        """Return this reproduction without the runs that start from pre-trained weights, for want of such.
+
+        >>> objection(find("nefl-table1").without_weights().rows[-1], "paper").partition(":")[0]
+        'it starts from pre-trained weights'
+        """
+        reason = "it starts from pre-trained weights: give them as model.weights=FILE, one call per model"
+        missing: dict[str, Any] = {"runs": {}, "missing": reason}
+        rows = [msgspec.structs.replace(row, **(missing if _from_weights(row) else {})) for row in self.rows]
+        return msgspec.structs.replace(self, rows=rows)
+
+    def with_columns(self, patterns: Iterable[str]) -> Reproduction:
+        """Return this reproduction with the columns whose names are given, as `select` takes rows.
+
+        Rows keep the runs that these columns need; those that need none of them are left out.
+
+        >>> part = find("fedrolex-table3").with_columns(["Low CIFAR-10"])
+        >>> part.rows[3].name, part.rows[3].runs, part.rows[3].paper
+        ('HeteroFL', {'l10': 'heterofl-cifar10-low-a-b-c-d-e'}, ['73.19 ± 1.71'])
+        """
+        chosen = _chosen(f"{self.name} has no column", [column.name for column in self.columns], patterns)
+        places = [place for place, column in enumerate(self.columns) if column.name in chosen]
+        columns = [self.columns[place] for place in places]
+        # costs are known before training: the runs are those of the other columns, if there are any
+        needing = [column for column in columns if column.measure not in COSTS] or columns
+        rows = []
+        for row in self.rows:
+            names = {column.run or next(iter(row.runs), "") for column in needing}
+            runs = {run: preset for run, preset in row.runs.items() if run in names}
+            if runs or row.missing:
+                paper = [row.paper[place] for place in places] if row.paper else []
+                rows.append(msgspec.structs.replace(row, runs=runs, paper=paper))
+        return msgspec.structs.replace(self, columns=columns, rows=rows)
+
+
+def _from_weights(row: Row) -> bool:
+    return any("-pretrained" in preset for preset in row.runs.values())
+
+
+def _chosen(complaint: str, names: Sequence[str], patterns: Iterable[str]) -> set[str]:
+    """Return the names that some patterns name, each of which may be several with commas; all without patterns."""
+
+    def matching(pattern: str) -> set[str]:
         return {pattern} if pattern in names else {name for name in names if fnmatchcase(name, pattern)}
+
+    chosen: set[str] = set()
+    for pattern in patterns:
+        whole = matching(pattern)
+        for part in [pattern] if whole else [part.strip() for part in pattern.split(",")]:
+            matches = whole or matching(part)
+            if not matches:
+                raise ConfigError(f"{complaint} {part!r}{nearest(part, names)}")
+            chosen |= matches
+    return chosen or set(names)
 
 
 def preset_at(name: str, scale: Scale) -> str:

@@ -14,15 +14,20 @@ from importlib import resources
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from nestling.axes import trace
+from nestling.axes import AxisMap, trace
 from nestling.cut import plan, submodel
+from nestling.data.batches import local_samples, local_steps
 from nestling.errors import ConfigError
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import SCALES, presets_of, reproductions
 from nestling.fleet import TRAINING, parse_mix
 from nestling.fleet.fleet import TIER_REACH
 from nestling.methods import Setup, make
+from nestling.methods.context import PublicWork
+from nestling.methods.parts.private import Private
+from nestling.methods.standalone import every_tensor
 from nestling.nets import MODELS, build, example
 from nestling.server.cost_meter import CostMeter
 from nestling.settings import Experiment
@@ -41,6 +46,7 @@ _IMAGES = {
 # Sequences of all clients: WikiText-2's words in windows of 64 (HeteroFL, Table 6); FedRolex, Table 2.
 _SEQUENCES = {"wikitext2": 2_088_628 // 64, "stackoverflow": 135_818_730}
 
+_STEP_SECONDS, _MACS_PER_SECOND = 5e-4, 5e10  # of a step of SGD on one core: a constant, and its arithmetic
 _FILE = "model_costs.json"
 _SHARES_OF_PARAMETERS = ("nefl", "depthfl")  # methods whose levels are not widths
 _levels: dict[str, tuple[int, int]] = {}  # measured in this process
@@ -57,10 +63,16 @@ class LevelCost:
 
 @dataclass(frozen=True)
 class RunCost:
-    """About what all clients of a run compute, and exchange without compression."""
+    """About what all clients of a run compute, in how many steps, and what they exchange without compression."""
 
     client_macs: float
     bytes: float
+    steps: float
+
+    @property
+    def hours(self) -> float:
+        """About how long one core of today takes, without tests of the model; that depends much on the machine."""
+        return (self.steps * _STEP_SECONDS + self.client_macs / _MACS_PER_SECOND) / 3600
 
 
 def level_costs(experiment: Experiment) -> tuple[LevelCost, ...]:
@@ -85,7 +97,8 @@ def run_cost(experiment: Experiment) -> RunCost:
     """Return about what the clients of a run compute and exchange.
 
     Clients count as holding the same number of samples, and a level of width r as r² of the whole model, which is
-    a little too low for small ones; sub-models of NeFL and DepthFL count as their share of the parameters.
+    a little too low for small ones; sub-models of NeFL and DepthFL count as their share of the parameters. What clients
+    compute and send for unlabelled samples (DS-FL) counts without the statistics of norms.
 
     >>> from nestling.experiment.presets import find
     >>> round(run_cost(find("fedavg-mnist-iid-a")).client_macs / 1e15, 2)
@@ -96,10 +109,16 @@ def run_cost(experiment: Experiment) -> RunCost:
     size = sum(share * (ratio if linear else ratio**2) for ratio, share in _shares(experiment).items())
     one_slice = getattr(_plan_of(experiment), "ratio", None)  # that of FedPruned, and FedMorph's first
     size *= whole * (1.0 if one_slice is None else one_slice**2)
-    parameters, macs = _whole_model(experiment)
+    parameters, macs = whole_model(experiment)
     jobs = experiment.rounds * experiment.fleet.per_round
-    trained = samples_per_client(experiment) * experiment.local.epochs * TRAINING
-    return RunCost(jobs * trained * size * macs, 2 * jobs * size * parameters * 4)
+    samples, local = samples_per_client(experiment), experiment.local
+    whole_samples = max(1, round(samples))
+    trained = local_samples(local, whole_samples) if local.steps else local.epochs * samples
+    steps = jobs * local_steps(local, whole_samples)
+    work = _public_work(experiment)
+    passes = (trained + work.trained) * TRAINING + work.predicted
+    sent = 0.0 if _keeps_all(experiment) else size * parameters * 4
+    return RunCost(jobs * passes * size * macs, 2 * jobs * (sent + work.bytes_up), steps)
 
 
 def samples_per_client(experiment: Experiment) -> float:
@@ -116,6 +135,22 @@ def samples_per_client(experiment: Experiment) -> float:
         raise ConfigError(f"reproductions know what {known} cost, not {data.name!r}: leave out data.name")
     kept = data.max_samples or _IMAGES[data.name][1]
     return kept * (1 - data.validation - data.public_share) / clients
+
+
+def _public_work(experiment: Experiment) -> PublicWork:
+    """Return what a client does with unlabelled samples in a round."""
+    method, data = make(experiment.method, experiment.options), experiment.data
+    if data.name not in _IMAGES:
+        return PublicWork()
+    _, samples, classes = _IMAGES[data.name]
+    setup = Setup(nn.Module(), AxisMap({}, {}, {}, {}), torch.zeros(2, 1), Classification(classes), method)
+    return method.public_work(setup, range(int((data.max_samples or samples) * data.public_share)))
+
+
+def _keeps_all(experiment: Experiment) -> bool:
+    """Return whether clients keep all tensors to themselves."""
+    parts = make(experiment.method, experiment.options).parts
+    return any(isinstance(part, Private) and part.names is every_tensor for part in parts)
 
 
 def _plan_of(experiment: Experiment) -> object:
@@ -145,8 +180,13 @@ def _key(experiment: Experiment, whole: bool = False) -> str:
     return json.dumps([model.name, model.options, width, data.name, data.resize], sort_keys=True)
 
 
-def _whole_model(experiment: Experiment) -> tuple[int, int]:
-    """Return the parameters and MACs of the model at its whole width, from the file or measured."""
+def whole_model(experiment: Experiment) -> tuple[int, int]:
+    """Return the parameters and MACs of the model at its whole width, from the file or measured.
+
+    >>> from nestling.experiment.presets import find
+    >>> whole_model(find("fedavg-mnist-iid-e"))[0]
+    1556874
+    """
     known, key = _known(), _key(experiment, whole=True)
     if key not in known:
         plain = experiment.with_settings(["method=fedavg", "model.width=1.0"])
@@ -199,7 +239,7 @@ def _write_all() -> None:
     for name in names:
         experiment = PRESETS[name]()
         if _key(experiment, whole=True) not in costs:
-            costs[_key(experiment, whole=True)] = _whole_model(experiment)
+            costs[_key(experiment, whole=True)] = whole_model(experiment)
             lines = [f"{json.dumps(key)}: {json.dumps(cost)}" for key, cost in sorted(costs.items())]
             path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ _FORMAT = "nestling-results-1"
 # Settings of the machine: a run is the same experiment with any of them, if not to the last bit.
 _MACHINE = HARMLESS | {"device", "threads", "accelerate", "group_clients"}
 _BESIDE = ("submodels", "networks")  # figures by level, which tables do not show
-_CURVE = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy")
+_MOST_POINTS = 30  # of a curve: a run should take about 4 KB
+_DERIVED = ("generalization_gap", "averaged_accuracy")
+_CURVE = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy", *_DERIVED)
 
 
 class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +41,8 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes_down, bytes_up, client_macs, seconds
         What it took.
     curve
-        The evaluated rounds: ``round``, measures, ``bytes_down`` and ``client_macs`` until then, one list each.
+        The evaluated rounds: ``round``, measures with six digits, ``bytes_down`` and ``client_macs`` until then, one
+        list each. Of many, some are left out, but neither the best nor the last one.
     """
 
     preset: str
@@ -71,20 +74,23 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
     try:
         summary = json.loads(path.read_bytes())
         lines = [json.loads(line) for line in (folder / METRICS).read_bytes().splitlines()]
-        evaluated = [line for line in lines if "evaluation" in line]
-        curve = {name: [line[name] for line in evaluated] for name in ("round", "bytes_down", "client_macs")}
+        evaluated = _evaluated(lines)
+        derived = {line["round"]: {name: line["evaluation"].get(name) for name in _DERIVED} for line in evaluated}
+        shown = _few(evaluated, summary["best"].get("round"))
+        curve = {name: [line[name] for line in shown] for name in ("round", "bytes_down", "client_macs")}
         for name in _CURVE:
-            if evaluated and name in evaluated[-1]["evaluation"]:
-                curve[name] = [line["evaluation"].get(name) for line in evaluated]
+            if any(line["evaluation"].get(name) is not None for line in shown):
+                curve[name] = [_short(line["evaluation"].get(name)) for line in shown]
         settings = msgspec.to_builtins(from_file(folder / CONFIG))
         settings["data"]["dir"] = ""  # a folder of this machine
+        settings["model"]["weights"] = Path(settings["model"]["weights"]).name
         found = FinishedRun(
             preset,
             summary["seed"],
             version,
             settings,
-            _figures(summary["final"]),
-            _figures(summary["best"]),
+            _figures(summary["final"], derived),
+            _figures(summary["best"], derived),
             summary["bytes_down"],
             summary["bytes_up"],
             summary["client_macs"],
@@ -116,13 +122,16 @@ def write_results(path: Path, runs: Iterable[FinishedRun]) -> None:
     """Write finished runs to a file, one line each in a fixed order, so that version control merges them."""
     lines = [json.dumps(msgspec.to_builtins(run), sort_keys=True) for run in sorted(runs, key=lambda run: run.key)]
     body = ",\n".join(lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, f'{{"format": "{_FORMAT}", "runs": [\n{body}\n]}}\n'.encode())
 
 
 def check_settings(run: FinishedRun, wanted: Experiment, source: str) -> None:
     """Raise if a run was made with other settings than those that are wanted now."""
     stored = read(with_new_names(run.settings))
-    other = sorted(changed_settings(stored, wanted).keys() - _MACHINE)
+    name = Path(wanted.model.weights).name  # other machines have the file elsewhere
+    same_file = msgspec.structs.replace(wanted, model=msgspec.structs.replace(wanted.model, weights=name))
+    other = sorted(changed_settings(stored, same_file).keys() - _MACHINE)
     if other:
         raise RunError(
             f"{source} holds {run.preset} (seed {run.seed}) with other settings ({', '.join(other)}): "
@@ -130,5 +139,39 @@ def check_settings(run: FinishedRun, wanted: Experiment, source: str) -> None:
         )
 
 
-def _figures(figures: Mapping[str, Any]) -> dict[str, int | float | None]:
-    return {name: value for name, value in figures.items() if name not in _BESIDE}
+def _evaluated(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rounds that were evaluated, with what follows from their record.
+
+    The generalization gap is the accuracy of clients on their own samples, as a mean over the rounds since the last
+    evaluation, less that on the test set (FedMorph, Section 5.4).
+    """
+    evaluated, trained = [], []
+    for line in lines:
+        if line.get("train_accuracy") is not None:
+            trained.append(line["train_accuracy"])
+        if "evaluation" not in line:
+            continue
+        figures, derived = line["evaluation"], {}
+        if trained and figures.get("global_accuracy") is not None:
+            derived["generalization_gap"] = _short(sum(trained) / len(trained) - figures["global_accuracy"])
+        averaged = figures.get("networks", {}).get("averaged", {}).get("accuracy")
+        evaluated.append({**line, "evaluation": {**figures, **derived, "averaged_accuracy": averaged}})
+        trained = []
+    return evaluated
+
+
+def _few(evaluated: Sequence[Mapping[str, Any]], best: int | None) -> list[Mapping[str, Any]]:
+    """Return evenly spaced rounds of those that were evaluated, with the best and the last one."""
+    step = -(-len(evaluated) // _MOST_POINTS) or 1
+    last = len(evaluated) - 1
+    return [line for n, line in enumerate(evaluated) if (last - n) % step == 0 or line["round"] == best]
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _figures(figures: Mapping[str, Any], derived: Mapping[int, Mapping[str, Any]]) -> dict[str, int | float | None]:
+    """Return the figures of a round, with those that are derived and have a value."""
+    own = {name: value for name, value in figures.items() if name not in _BESIDE}
+    return own | {name: value for name, value in derived.get(figures["round"], {}).items() if value is not None}

@@ -20,7 +20,8 @@ from nestling.experiment.reproductions.expected_cost import run_cost
 def overview() -> list[dict[str, Any]]:
     """Return a row for every reproduction, as JSON-compatible values.
 
-    Client MACs are those of one seed of all rows that exist at the scale; runs that rows share count once.
+    Client MACs and hours are those of one seed of all rows that exist at the scale; runs that rows share count once.
+    Hours are rough: they are those of one core, without tests of the model.
     """
     return [_entry(reproduction) for reproduction in reproductions()]
 
@@ -36,6 +37,7 @@ def _entry(reproduction: Reproduction) -> dict[str, Any]:
         "data": sorted({experiment.data.name for experiment in presets}),
         "needs": reproduction.needs or None,
         "scales": scales,
+        "columns": [column.name for column in reproduction.columns],
         "rows": [
             {"label": row.label, "runs": {scale: _run(row, scale) for scale in reproduction.scales}}
             for row in reproduction.rows
@@ -52,10 +54,12 @@ def _any(row: Row, reproduction: Reproduction) -> list[str]:
 
 def _at(reproduction: Reproduction, scale: Scale) -> dict[str, Any]:
     names = {name: None for row in reproduction.rows for name in presets_of(row, scale).values()}
+    costs = [run_cost(PRESETS[name]()) for name in names]
     return {
         "rows": sum(not objection(row, scale) for row in reproduction.rows),
         "runs": len(names),
-        "client_macs": sum(run_cost(PRESETS[name]()).client_macs for name in names),
+        "client_macs": sum(cost.client_macs for cost in costs),
+        "hours": sum(cost.hours for cost in costs),
     }
 
 
@@ -64,8 +68,14 @@ def _run(row: Row, scale: Scale) -> dict[str, Any]:
     return {"missing": reason} if reason else {"presets": presets_of(row, scale)}
 
 
+def _cell(at: dict[str, Any]) -> str:
+    rows = f"{at['rows']} row{'s' if at['rows'] > 1 else ''}"
+    hours = f"{max(at['hours'], 0.1):.1f}" if at["hours"] < 10 else f"{at['hours']:,.0f}"
+    return f"{rows}, {amount(at['client_macs'])} MACs, {'<' if at['hours'] < 0.1 else ''}{hours} h"
+
+
 def cells(entry: dict[str, Any]) -> dict[str, str]:
-    """Return what a list in the terminal shows of an entry: rows and client MACs at every scale.
+    """Return what a list in the terminal shows of an entry: rows, client MACs and rough hours at every scale.
 
     >>> shown = cells(overview()[0])
     >>> shown["name"], shown["data"], shown["laptop"].split(",")[0]
@@ -79,5 +89,5 @@ def cells(entry: dict[str, Any]) -> dict[str, str]:
     }
     for scale in ("laptop", "evening", "paper"):
         at = entry["scales"].get(scale)
-        shown[scale] = f"{at['rows']} rows, {amount(at['client_macs'])} MACs" if at and at["rows"] else "–"
+        shown[scale] = _cell(at) if at and at["rows"] else "–"
     return shown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -20,6 +20,10 @@ import msgspec
 
 from nestling.data import DATASETS
 from nestling.experiment.presets import PRESETS
+from nestling.experiment.presets.mixes import as_papers_write
+from nestling.experiment.reproductions.expected_cost import whole_model
+from nestling.methods import make
+from nestling.methods.parts.masked_loss import MaskedLoss
 from nestling.methods.registry import options
 from nestling.settings import Experiment
 
@@ -41,6 +45,10 @@ REQUIRED = (
     "local.batch_size",
     "local.schedule",
     "local.milestones",
+    "local.lr_decay",
+    "levels",
+    "parameters",
+    "loss",
 )
 
 
@@ -48,7 +56,10 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A hyper-parameter: its dotted name, the paper's value and where it stands.
 
     `ours` is the preset's value where it differs, and `why` the reason. If `open`, nobody gives a value: the preset's
-    is a decision of ours, which `source` explains.
+    is a decision of ours, which `source` explains. If `named`, the value is what the preset's name says.
+
+    Three keys are no settings: ``levels``, as the papers write them; ``parameters`` of the whole model; and ``loss``,
+    which is ``masked`` or ``plain``.
     """
 
     key: str
@@ -57,6 +68,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ours: Any = None
     why: str = ""
     open: bool = False
+    named: bool = False
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +114,7 @@ def differences(paper: str, presets: Iterable[str]) -> list[Difference]:
     for preset in presets:
         for key, setting in settings_of(paper, preset).items():
             actual = value_of(PRESETS[preset](), key)
-            if setting.open or actual == setting.value:
+            if setting.open or actual == setting.value or (setting.named and f"-{actual}-" in f"{preset}-"):
                 continue
             why = setting.why if actual == setting.ours else ""
             found.setdefault((key, repr(actual), repr(setting.value)), Difference(preset, setting, actual, why))
@@ -110,12 +122,16 @@ def differences(paper: str, presets: Iterable[str]) -> list[Difference]:
 
 
 def value_of(experiment: Experiment, key: str) -> Any:
-    """Return a setting by its dotted name, with what defaults of methods and of data sets stand for.
+    """Return a setting by its dotted name, or what follows from settings (see `Setting`).
+
+    Defaults of methods and of data sets are replaced by what they stand for.
 
     >>> from nestling.experiment.presets import find
     >>> value_of(find("heterofl-cifar10-iid-a-e"), "data.augment")
     'crop-flip'
     """
+    if key in _DERIVED:
+        return _DERIVED[key](experiment)
     value: Any = msgspec.to_builtins(experiment)
     for word in key.split("."):
         value = value.get(word) if isinstance(value, dict) else None
@@ -127,6 +143,23 @@ def value_of(experiment: Experiment, key: str) -> Any:
         source = DATASETS.get(experiment.data.name)
         return "none" if source is None else source.augment
     return list(value) if isinstance(value, tuple) else value
+
+
+def _levels(experiment: Experiment) -> str:
+    by_level = make(experiment.method, experiment.options).plan.by_level
+    return as_papers_write(experiment.model.width, experiment.fleet.levels if by_level else "a")
+
+
+def _loss(experiment: Experiment) -> str:
+    parts = make(experiment.method, experiment.options).parts
+    return "masked" if any(isinstance(part, MaskedLoss) for part in parts) else "plain"
+
+
+_DERIVED: dict[str, Callable[[Experiment], Any]] = {
+    "levels": _levels,
+    "parameters": lambda experiment: whole_model(experiment)[0],
+    "loss": _loss,
+}
 
 
 @cache

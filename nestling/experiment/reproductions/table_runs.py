@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nestling.errors import ConfigError, NestlingError
-from nestling.experiment.directory import METRICS
+from nestling.experiment.directory import METRICS, SUMMARY
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import Reproduction, Row, Scale, objection, presets_of
 from nestling.experiment.reproductions.expected_cost import RunCost, run_cost
@@ -57,7 +57,7 @@ def rows_at(reproduction: Reproduction, scale: Scale, patterns: Sequence[str] = 
 
 
 def table_runs(
-    rows: Iterable[Row], scale: Scale, *, seeds: int = 1, settings: Iterable[str] = (), folder: Path = Path()
+    rows: Iterable[Row], scale: Scale, *, seeds: int = 1, settings: Iterable[str] = (), folder: Path | None = None
 ) -> list[TableRun]:
     """Return the runs of rows at a scale, each once; several rows may need the same run.
 
@@ -74,25 +74,33 @@ def table_runs(
         cost = run_cost(experiment)
         for seed in range(seeds):
             seeded = experiment.with_settings([f"seed={seed}"])
-            runs.append(TableRun(name, seed, seeded, folder / name / f"seed-{seed}", cost))
+            runs.append(TableRun(name, seed, seeded, (folder or Path()) / name / f"seed-{seed}", cost))
     return runs
 
 
-def finished_runs(runs: Iterable[TableRun], folder: Path, others: Iterable[Path], version: str) -> Finished:
+def finished_seeds(rows: Iterable[Row], scale: Scale, folder: Path | None, others: Iterable[Path]) -> int:
+    """Return how many seeds the rows of a table must have for all finished runs to be among them."""
+    names = {name for row in rows for name in presets_of(row, scale).values()}
+    seeds = [seed for name, seed in _listed(folder, others) if name in names]
+    places = [folder / name for name in names] if folder else []
+    for place in places:
+        done = (path.parent.name.removeprefix("seed-") for path in place.glob(f"seed-*/{SUMMARY}"))
+        seeds += [int(seed) for seed in done if seed.isdecimal()]
+    return max(seeds, default=0) + 1
+
+
+def finished_runs(runs: Iterable[TableRun], folder: Path | None, others: Sequence[Path], version: str) -> Finished:
     """Return the runs that are done: in their directories, in the folder's results.json, or in those of others.
 
     Runs of the folder's results.json are kept even if they belong to other rows, seeds or scales.
     """
-    own = folder / RESULTS
-    finished: Finished = {}
-    for path in [*([own] if own.exists() else []), *others]:
-        for key, listed in read_results(path).items():
-            finished.setdefault(key, listed)
+    finished = _listed(folder, others)
+    source = " or ".join(map(str, [*([folder] if folder else []), *others]))
     for run in runs:
         key = (run.preset, run.seed)
-        found = finished.get(key) or read_run(run.folder, run.preset, version)
+        found = finished.get(key) or (read_run(run.folder, run.preset, version) if folder else None)
         if found is not None:
-            check_settings(found, run.experiment, str(folder))
+            check_settings(found, run.experiment, source)
             finished[key] = found
     return finished
 
@@ -137,6 +145,16 @@ def run_missing(
         return run_sweep({path: run.experiment for path, run in todo.items()}, processes, lambda _, __: look())
     finally:
         look()
+
+
+def _listed(folder: Path | None, others: Iterable[Path]) -> Finished:
+    """Return the runs of a folder's results.json, and those of other such files."""
+    own = [folder / RESULTS] if folder and (folder / RESULTS).exists() else []
+    finished: Finished = {}
+    for path in [*own, *others]:
+        for key, listed in read_results(path).items():
+            finished.setdefault(key, listed)
+    return finished
 
 
 def _share_done(run: TableRun) -> float:

@@ -44,19 +44,14 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan, extract, submodel
 from nestling.cut.extract import State, cuts
 from nestling.data.federated import ClientData
-from nestling.errors import ConfigError, MethodError
+from nestling.errors import MethodError
 from nestling.methods.context import AfterMerge, Merged, RoundContext, Setup
-from nestling.methods.fedmorph.distill import (
-    Distillation,
-    Distilled,
-    distill,
-    predictions,
-    public_batches,
-    with_statistics,
-)
+from nestling.methods.fedmorph.distill import Distillation, Distilled, distill
 from nestling.methods.fedmorph.soft_masks import Masks, initial, kept, positions
 from nestling.methods.method import Method
 from nestling.methods.part import PlanPart
+from nestling.methods.parts.named_tensors import of_kind, with_kind
+from nestling.methods.parts.public_samples import check_public, predictions, public_batches, with_statistics
 from nestling.methods.parts.static_norms import StaticNorms
 
 # What the server keeps: mask variables, their momenta, the large network, expected masks, and λ.
@@ -92,20 +87,18 @@ class Morph(PlanPart):
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
         """Raise an error if the server has no samples for the distillation."""
-        if self.every and public is None:
-            raise ConfigError(
-                f"{setup.method.name} needs samples without labels at the server: set data.public_share=0.1, say"
-            )
+        if self.every:
+            check_public(setup, public)
 
     def init(self, setup: Setup, seed: int) -> dict[str, Tensor]:
         """Draw the mask variables."""
         drawn = initial(setup.axes, self.ratio, torch.Generator().manual_seed(seed), self.literal_start)
-        return _named(_MASK, drawn) | {_PENALTY: torch.tensor(self.distillation.penalty, dtype=torch.float64)}
+        return with_kind(_MASK, drawn) | {_PENALTY: torch.tensor(self.distillation.penalty, dtype=torch.float64)}
 
     def submodel_plan(self, setup: Setup, method_state: State, ratio: float) -> Plan:
         """Return the units with v ≥ 0 (§4.1); of those, the highest, as many as the level carries."""
         key = "morph" if ratio == 1 else f"morph-{ratio!r}"
-        return kept(setup.axes, _part(_MASK, method_state), ratio, key)
+        return kept(setup.axes, of_kind(_MASK, method_state), ratio, key)
 
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
         """Morph every `every` rounds (Algorithm 1, lines 4 and 5); in other rounds, keep the merged small network."""
@@ -114,7 +107,7 @@ class Morph(PlanPart):
         setup, state, batch = round.setup, round.method_state, self.distillation.batch
 
         # 1. The averaged small network w̃ predicts the classes of the public samples: the targets of Eq. 4.
-        scores = _part(_MASK, state)
+        scores = of_kind(_MASK, state)
         plan = kept(setup.axes, scores, key="averaged")
         network = submodel(setup.model, setup.axes, plan)
         network.load_state_dict(extract(setup.axes, plan, merged.model))
@@ -124,8 +117,8 @@ class Morph(PlanPart):
 
         # 2. It is written back into the large network w°, which learns the targets together with the masks v (Eq. 7).
         masks = self._masks(round)
-        large = _with_slice(setup.axes, _part(_SERVER, state) or merged.model, plan, small)
-        start = Distilled(large, scores, _part(_MOMENTUM, state), float(state[_PENALTY]))
+        large = _with_slice(setup.axes, of_kind(_SERVER, state) or merged.model, plan, small)
+        start = Distilled(large, scores, of_kind(_MOMENTUM, state), float(state[_PENALTY]))
         learned = distill(round, masks, targets, start, self.distillation)
         expected = {name: torch.sigmoid(value) for name, value in learned.scores.items()}
         network = submodel(setup.model, setup.axes, Plan())
@@ -134,13 +127,13 @@ class Morph(PlanPart):
         weights = {
             name: learned.weights[name] if name in setup.parameters else value for name, value in measured.items()
         }
-        new_state = _named(_SERVER, weights) | _named(_EXPECTED, expected)
+        new_state = with_kind(_SERVER, weights) | with_kind(_EXPECTED, expected)
         new_state[_PENALTY] = torch.tensor(learned.penalty, dtype=torch.float64)
         if round.number == setup.rounds:
             return AfterMerge(merged.model, dict(state) | new_state, {"averaged": (plan, small)})
 
         # 3. A new small network is pruned by the learned masks (Eq. 7, second line).
-        new_state |= _named(_MASK, learned.scores) | _named(_MOMENTUM, learned.momenta)
+        new_state |= with_kind(_MASK, learned.scores) | with_kind(_MOMENTUM, learned.momenta)
         fresh = kept(setup.axes, learned.scores, key="morphed")
         network = submodel(setup.model, setup.axes, fresh)
         network.load_state_dict(extract(setup.axes, fresh, weights))
@@ -150,10 +143,10 @@ class Morph(PlanPart):
 
     def global_model(self, setup: Setup, method_state: State) -> State | None:
         """Return the large network as of the last morph, units weighted by σ(v); None before the first morph."""
-        weights = _part(_SERVER, method_state)
+        weights = of_kind(_SERVER, method_state)
         if not weights:
             return None
-        weighted = Masks(setup.axes, setup.parameters).apply(weights, _part(_EXPECTED, method_state))
+        weighted = Masks(setup.axes, setup.parameters).apply(weights, of_kind(_EXPECTED, method_state))
         weighted |= {name: weighted[first] for name, first in setup.axes.tied.items() if first in weighted}
         return weights | weighted
 
@@ -226,11 +219,3 @@ def _with_slice(axes: AxisMap, large: State, plan: Plan, small: State) -> dict[s
     for name, cut in cuts(axes, plan).items():
         cut.put(weights[name], small[name])
     return weights
-
-
-def _named(kind: str, tensors: State) -> dict[str, Tensor]:
-    return {kind + name: value for name, value in tensors.items()}
-
-
-def _part(kind: str, state: State) -> dict[str, Tensor]:
-    return {name.removeprefix(kind): value for name, value in state.items() if name.startswith(kind)}

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from msgspec.structs import replace
+from torch import Tensor
 from torch.func import functional_call
 
 from nestling.cut.extract import State
 from nestling.data.batches import batches
-from nestling.draws import DrawnInBackward, drawing, no_draws
 from nestling.errors import TrainingError
-from nestling.kernels.batch_norms import keep_frozen
-from nestling.kernels.seeded_dropout import find_draws, seed_dropout
 from nestling.methods.context import RoundContext
 from nestling.methods.fedmorph.soft_masks import Masks, logistic
-from nestling.methods.parts.static_norms import make_static, mean_statistics, norm_sums
-from nestling.safe_kernels import SafeKernels, guard
+from nestling.methods.parts.server_training import server_draws, trainable, with_any_draws
+from nestling.methods.sgd import Optimizer
 
 _TOLERANCE = 0.1  # with a budget, λ grows while the size differs by more than this share, and falls otherwise
 _PENALTY_RATE = 0.01  # the relative change of λ in one step
@@ -112,10 +107,7 @@ def distill(round: RoundContext, masks: Masks, targets: Tensor, start: Distilled
     settings
         The settings of the distillation.
     """
-    try:
-        return _distill(round, masks, targets, start, settings, shared=False)
-    except DrawnInBackward:  # gradient checkpointing: its second forward pass needs PyTorch's own generator
-        return _distill(round, masks, targets, start, settings, shared=True)
+    return with_any_draws(lambda shared: _distill(round, masks, targets, start, settings, shared=shared))
 
 
 def _distill(
@@ -123,13 +115,7 @@ def _distill(
 ) -> Distilled:
     public = round.public
     assert public is not None
-    model = deepcopy(round.setup.model)
-    guard(model, public_batches(round, 1, first=1)[0])
-    seed_dropout(model)
-    model.load_state_dict(dict(start.weights))
-    model.train()
-    keep_frozen(model)
-    make_static(model)
+    model = trainable(round, start.weights)
     weights = {
         name: start.weights[name].detach().clone().requires_grad_(parameter.requires_grad)
         for name, parameter in model.named_parameters()
@@ -137,17 +123,13 @@ def _distill(
     trained = [value for value in weights.values() if value.requires_grad]
     scores = {name: value.clone().requires_grad_() for name, value in start.scores.items()}
     lr, local = round.lr * settings.lr, round.setup.training
-    groups = [
-        {"params": trained, "lr": lr, "weight_decay": local.weight_decay},
-        {"params": list(scores.values()), "lr": lr * settings.mask_lr, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.SGD(groups, momentum=local.momentum)
+    optimizer = Optimizer(trained, replace(local, optimizer="sgd"), lr, fast=False)
+    masks_optimizer = torch.optim.SGD(scores.values(), lr * settings.mask_lr, local.momentum)
     for name, value in start.momenta.items():
-        optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
+        masks_optimizer.state[scores[name]]["momentum_buffer"] = value.clone()
     stream = torch.Generator().manual_seed(round.seed)
     penalty, goal = start.penalty, settings.budget * float(masks.size({}))
-    everything = find_draws(model, public_batches(round, 2, first=2)[0]).training
-    with drawing(torch.Generator().manual_seed(round.seed), everything=everything, shared=shared):
+    with server_draws(round, model, shared=shared):
         for _ in range(settings.epochs):
             for chosen in batches(torch.arange(len(public)), settings.batch, stream):
                 drawn = {
@@ -158,12 +140,9 @@ def _distill(
                 logits = functional_call(model, masks.apply(weights, drawn), (inputs,))
                 factor = penalty if not goal else penalty * _excess(masks, scores, goal)
                 loss = divergence(logits, targets[chosen]) + factor * masks.size(drawn)
-                optimizer.zero_grad(set_to_none=True)
-                with no_draws():
-                    loss.backward()
-                if local.clip_norm:
-                    nn.utils.clip_grad_norm_(trained, local.clip_norm, foreach=True)
-                optimizer.step()
+                masks_optimizer.zero_grad()
+                optimizer.step(loss)  # the gradients of all; clipped are those of the weights
+                masks_optimizer.step()
                 if goal:
                     far = abs(_excess(masks, scores, goal)) == 1
                     penalty = max(settings.penalty, penalty * (1 + _PENALTY_RATE if far else 1 - _PENALTY_RATE))
@@ -172,7 +151,7 @@ def _distill(
         raise TrainingError(
             f"round {round.number}: the distillation's weights are no longer numbers: try a smaller option distil_lr"
         )
-    momenta = {name: optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
+    momenta = {name: masks_optimizer.state[value].get("momentum_buffer") for name, value in scores.items()}
     return Distilled(
         dict(start.weights) | learned,
         {name: value.detach() for name, value in scores.items()},
@@ -186,28 +165,3 @@ def _excess(masks: Masks, scores: State, goal: float) -> float:
     """Return how far the size is above the goal, from −1 (too small: units are rewarded) to 1; linear near the goal."""
     size = float(masks.size({name: (value >= 0).float() for name, value in scores.items()}))
     return max(-1.0, min(1.0, (size / goal - 1) / _TOLERANCE))
-
-
-def public_batches(round: RoundContext, size: int, first: int | None = None) -> list[Tensor]:
-    """Return the server's samples, or only the `first` ones, in batches of model inputs."""
-    public = round.public
-    assert public is not None  # `Morph.check` requires it
-    count = len(public) if first is None else min(first, len(public))
-    return [public.transform(public.batch(part)[0], None) for part in batches(torch.arange(count), size)]
-
-
-@torch.no_grad()
-def predictions(model: nn.Module, parts: Iterable[Tensor]) -> Tensor:
-    """Return the probabilities, (samples, classes), that a model in evaluation mode predicts for some batches."""
-    model.eval()
-    with SafeKernels():
-        return torch.cat([F.softmax(model(part), -1) for part in parts])
-
-
-def with_statistics(model: nn.Module, parts: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return the state of a model with the statistics of its norms measured on some batches."""
-    keep_frozen(model)
-    state = model.state_dict()
-    with SafeKernels():
-        measured = mean_statistics([norm_sums(model, parts)])
-    return {name: measured[name].to(value.dtype) if name in measured else value for name, value in state.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from nestling.cut import Plan, plan, submodel
 from nestling.cut.extract import cuts
 from nestling.cut.resize import axes_of
+from nestling.cut.slices import Cut
 from nestling.errors import PlanError
 from nestling.methods.context import ClientContext
 from nestling.methods.parts.static_norms import make_static
@@ -36,5 +38,10 @@ def nested_submodel(client: ClientContext, width: float) -> tuple[nn.Module, dic
         make_static(small)
         client.workspace[whole] = small, cuts(axes, inside)
     small, slices = client.workspace[whole]
-    tensors = chain(client.model.named_parameters(), client.model.named_buffers())
-    return small, {name: slices[name].take(tensor) for name, tensor in tensors if name in slices}
+    return small, shared_weights(client.model, slices)
+
+
+def shared_weights(model: nn.Module, slices: Mapping[str, Cut]) -> dict[str, Tensor]:
+    """Return slices of a model's parameters and buffers, through which gradients reach them: name → tensor."""
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    return {name: slices[name].take(tensor) for name, tensor in tensors if name in slices}

@@ -19,6 +19,7 @@ from nestling.kernels.joined_norms import NormSums, may_join, runs_of_one_shape
 from nestling.methods.context import Owner, Setup
 from nestling.methods.frozen import STATISTICS
 from nestling.methods.part import Part
+from nestling.model_inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def make_static(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def norm_sums(model: nn.Module, batches: Iterable[Tensor], join: bool = True) -> tuple[dict[str, Tensor], int]:
+def norm_sums(model: nn.Module, batches: Iterable[Inputs], join: bool = True) -> tuple[dict[str, Tensor], int]:
     """Return the sums over batches of every norm's mean and unbiased variance, and the number of batches.
 
     Only the norms are in training mode: dropout or a Scaler would change their inputs. With `join`, small batches of
