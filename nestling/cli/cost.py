@@ -11,10 +11,10 @@ from nestling.cli.screen import AsJson, print_json, print_table
 from nestling.cli.target import ModelOptions, parse_options
 from nestling.errors import NestlingError
 
-MAX_BATCH = 10**7  # samples: the product with a model's activations must fit into 64 bits
 _SHARES_OF_PARAMETERS = ("nefl", "depthfl")  # methods whose levels are not widths
 _OF_LEVELS = ("parameters", "share", "size", "MACs", "activations", "memory")
 _OF_MIX = ("clients", "ratio", "parameters", "size", "MACs", "2 × MACs", "space", "memory")
+MAX_BATCH = 10**7  # samples: the product with a model's activations must fit into 64 bits
 
 
 def cost_command(
@@ -34,7 +34,7 @@ def cost_command(
         typer.Option(
             metavar="LEVELS",
             help="Levels from a (width 1) to e (width 1/16), or widths such as 0.3. With hyphens or shares they are a "
-            "mix, whose means come last: a-b-c-d-e, a1-e9, a:0.06,e:0.94. Or a file, as fleet.levels takes it.",
+            "mix, whose means come last: a-b-c-d-e, a1-e9, a:0.06,e:0.94. Or a file, as of fleet.levels.",
         ),
     ] = "a,b,c,d,e",
     method: Annotated[
@@ -54,16 +54,18 @@ def cost_command(
     The table holds parameters, bytes to send, multiply-accumulates (MACs), and the memory of training. Papers count
     a MAC as one FLOP or as two. A model from 'nestling list models' is not allocated, so large ones need no memory.
     """
-    from nestling.cli.cost_rows import level_rows, levels_of_file, method_options, with_means  # noqa: PLC0415
-    from nestling.fleet import is_levels_file, parse_levels, parse_mix  # noqa: PLC0415
+    from nestling.cli.cost_rows import level_rows, method_options, with_means  # noqa: PLC0415
+    from nestling.fleet import is_levels_file, parse_levels, parse_mix, read_levels_file  # noqa: PLC0415
     from nestling.fleet.levels import split  # noqa: PLC0415
 
-    is_mix = not is_levels_file(levels) and (":" in levels or ("," not in levels and len(split(levels)) > 1))
+    file = read_levels_file(levels) if is_levels_file(levels) else None
+    is_mix = file is None and (":" in levels or ("," not in levels and len(split(levels)) > 1))
     mix = parse_mix(levels) if is_mix else ()
-    if is_levels_file(levels):
-        alone = levels_of_file(levels)
+    if file is not None:
+        carried = {row.name: row.level or row.budget for row in file.rows}
+        alone = {name: limit for name, limit in carried.items() if limit} or {one.name: one for one in file.levels}
     else:
-        alone = {level.name: level.ratio for level in [level for level, _ in mix] or parse_levels(levels)}
+        alone = {level.name: level for level in [level for level, _ in mix] or parse_levels(levels)}
     if not 1 <= batch <= MAX_BATCH:
         raise NestlingError(f"a batch has at least 1 sample, not {batch}, and at most {MAX_BATCH:,}")
     chosen = method_options(settings or [], method)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nestling.budgets import Budget
@@ -14,7 +14,7 @@ from nestling.settings import as_value
 if TYPE_CHECKING:
     from nestling.axes import AxisMap
     from nestling.cut import Plan
-    from nestling.fleet import Mix
+    from nestling.fleet import Level, Mix
 
 _MEANS = ("parameters", "share", "bytes", "macs", "activations", "memory")
 
@@ -37,22 +37,9 @@ def method_options(settings: Iterable[str], method: str | None) -> dict[str, Any
     return options
 
 
-def levels_of_file(path: str) -> dict[str, float | Budget]:
-    """Return what the rows of a file of levels carry: their name → a ratio or a budget.
-
-    Of a file of devices, which choose among its levels, these are the levels.
-    """
-    from nestling.fleet import read_levels_file  # noqa: PLC0415
-
-    file = read_levels_file(path)
-    if file.devices:
-        return {level.name: level.ratio for level in file.levels}
-    return {row.name: row.level.ratio if row.level else row.budget or 1.0 for row in file.rows}
-
-
 def level_rows(
     name: str,
-    levels: Mapping[str, float | Budget],
+    levels: Mapping[str, Level | Budget],
     batch: int,
     options: dict[str, Any],
     *,
@@ -66,7 +53,7 @@ def level_rows(
     name, options
         The model and its options.
     levels
-        The levels: name → ratio, or a budget, whose level is the widest that meets it.
+        The levels by their names; a budget stands for the largest level that meets it.
     batch
         Samples of a training step.
     method, settings
@@ -77,23 +64,18 @@ def level_rows(
 
         target = load(name, options, shapes_only=True)
         axes = nestling.trace(target.model, *target.args, **target.kwargs)
-        if method is not None and any(isinstance(limit, Budget) for limit in levels.values()):
-            raise NestlingError("budgets are met by width: leave out --method, or use 'nestling fit'")
-        ratios = [
-            nestling.fit(target.model, axes, limit, *target.args, batch=batch, by="width", **target.kwargs).ratio
-            if isinstance(limit, Budget)
-            else limit
-            for limit in levels.values()
-        ]
-        plans = _plans(target, axes, ratios, method, settings or {})
+        given = [level.ratio for level in levels.values() if not isinstance(level, Budget)]
+        plan_of = _plan_maker(target, axes, given or [1.0], method, settings or {})
     whole = sum(parameter.numel() for parameter in target.model.parameters())
     rows = []
-    for level, ratio, (plan, source) in zip(levels, ratios, plans, strict=True):
-        with working(f"measuring {name} at level {level}"):
+    for label, level in levels.items():
+        with working(f"measuring {name} at level {label}"):
+            ratio = _ratio_within(level, target, axes, batch, plan_of) if isinstance(level, Budget) else level.ratio
+            plan, source = plan_of(ratio)
             costs = nestling.cost(target.model, axes, plan, *target.args, batch=batch, **target.kwargs)
         rows.append(
             {
-                "level": level,
+                "level": label,
                 "width": ratio,
                 "parameters": costs.parameters,
                 "share": costs.parameters / whole,
@@ -137,14 +119,14 @@ def with_means(label: str, rows: Sequence[dict[str, Any]], mix: Mix) -> list[dic
     ]
 
 
-def _plans(
+def _plan_maker(
     target: Target, axes: AxisMap, ratios: Sequence[float], method: str | None, settings: dict[str, Any]
-) -> list[tuple[Plan, str]]:
-    """Return the plan of every level, and what it was made from if the method says so."""
+) -> Callable[[float], tuple[Plan, str]]:
+    """Return a function from a ratio to its plan, and what that was made from if the method says so."""
     import nestling  # noqa: PLC0415
 
     if method is None:
-        return [(nestling.plan(axes, width=ratio), "") for ratio in ratios]
+        return lambda ratio: (nestling.plan(axes, width=ratio), "")
     from nestling.methods import Setup, make  # noqa: PLC0415
     from nestling.tasks import Classification  # noqa: PLC0415
 
@@ -154,4 +136,16 @@ def _plans(
     if not made.plan.by_level and any(ratio != 1 for ratio in ratios):
         raise MethodError(f"{method} trains the same slice at all levels: use --levels a")
     setup = Setup(target.model, axes, target.args[0], Classification(2), made, ratios=tuple(sorted(ratios)))
-    return [(setup.submodel_plan(ratio), made.plan.submodel_source(setup, ratio)) for ratio in ratios]
+    return lambda ratio: (setup.submodel_plan(ratio), made.plan.submodel_source(setup, ratio))
+
+
+def _ratio_within(
+    budget: Budget, target: Target, axes: AxisMap, batch: int, plan_of: Callable[[float], tuple[Plan, str]]
+) -> float:
+    """Return the largest ratio whose sub-model meets a budget."""
+    from nestling.sizing import RatioPath, largest_plan  # noqa: PLC0415
+    from nestling.sizing.search import model_meter  # noqa: PLC0415
+
+    path = RatioPath(lambda ratio: plan_of(ratio)[0], refused=MethodError)
+    meter = model_meter(target.model, axes, *target.args, batch=batch, **target.kwargs)
+    return largest_plan(path, meter, budget).ratio

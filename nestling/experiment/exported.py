@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from nestling.budgets import written
 from nestling.data import Dataset
 from nestling.errors import ExportError
@@ -14,6 +16,7 @@ from nestling.experiment.simulation import Simulation
 from nestling.experiment.submodel_choice import Choice
 from nestling.export import format_of, model_card, write_verified
 from nestling.files import write_whole
+from nestling.model_inputs import tensors_of
 from nestling.nets import MODELS
 
 if TYPE_CHECKING:
@@ -54,13 +57,13 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     card = path.with_name(f"{path.name}.md")
     if not path.parent.is_dir():
         raise ExportError(f"{str(path)!r} cannot be written: there is no directory {str(path.parent)!r}")
-    if setup.private:
+    if setup.private and not loaded._state.separate_global_model(setup):
         raise ExportError(
             f"clients of {setup.method.name} keep {len(setup.private)} tensors to themselves, so the server has no "
             "trained sub-model to export"
         )
-    model, plan = loaded.submodel_of(choice.size.plan), choice.size.plan
-    tokens = 0 if setup.example.is_floating_point() else setup.task.classes
+    model, plan = loaded.submodel_of(choice), choice.size.plan
+    tokens = setup.task.classes if setup.task.reads_classes else 0
     metric, value = loaded.tested(choice.level.ratio)
     difference = write_verified(model, plan, setup.example, path, form, tokens=tokens)
     score = "not measured" if value is None else f"{value:.4g} on the test samples of {simulation.data.name}"
@@ -92,15 +95,17 @@ def hub_model(loaded: LoadedRun, choice: Choice) -> HubModel:
 
     simulation = loaded._simulation
     setup, model = simulation.setup, simulation.settings.model
-    if setup.private:
+    if setup.private and not loaded._state.separate_global_model(setup):
         raise ExportError(f"clients of {setup.method.name} keep tensors to themselves: there is no trained sub-model")
     if model.name not in MODELS or model.width < 1:
         raise ExportError(
             f"models for the Hub are those of 'nestling list models' at their whole width, not {model.name!r} at "
             f"width {model.width:g}: use 'nestling export'"
         )
-    small = loaded.submodel_of(choice.size.plan)
+    small = loaded.submodel_of(choice)
     options = model_options(model.name, model.options, simulation.data)
+    if not isinstance(setup.example, Tensor):
+        raise ExportError("models for the Hub read one tensor: use 'nestling export' for those of several inputs")
     shape, dtype = list(setup.example.shape), str(setup.example.dtype).removeprefix("torch.")
     packed = HubModel(model.name, options, shape, dtype, choice.size.plan.to_json())
     packed.small.load_state_dict(small.state_dict())
@@ -110,7 +115,11 @@ def hub_model(loaded: LoadedRun, choice: Choice) -> HubModel:
 def _inputs(simulation: Simulation) -> str:
     """Return how a sample must look for the model."""
     example, data = simulation.setup.example, simulation.dataset
-    words = f"{tuple(example.shape[1:])} of {str(example.dtype).removeprefix('torch.')} per sample"
+    names = example if isinstance(example, dict) else [""] * len(tensors_of(example))
+    words = ", ".join(
+        f"{name} {tuple(tensor.shape[1:])} of {str(tensor.dtype).removeprefix('torch.')} per sample".strip()
+        for name, tensor in zip(names, tensors_of(example), strict=True)
+    )
     if not isinstance(data, Dataset):
         return words
     pixels = [] if data.inputs.is_floating_point() else ["pixels divided by 255"]

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from nestling.axes import AxisMap
 from nestling.budgets import Budget
 from nestling.client.grouped.group_worker import GroupWorker
-from nestling.cut import Plan, submodel
+from nestling.cut import submodel
 from nestling.data import Partition
 from nestling.engines import LocalEngine
-from nestling.errors import RunError, nearest
+from nestling.errors import NestlingError, RunError, nearest
+from nestling.events import report
 from nestling.experiment import checkpoint
 from nestling.experiment.directory import CONFIG, SUMMARY
 from nestling.experiment.exported import Exported, export_submodel, hub_model
@@ -108,7 +109,7 @@ class LoadedRun:
         budget
             Instead of a level: what the sub-model may cost. The largest that meets it is returned (see `choose`).
         """
-        return self.submodel_of(self.selected(level, budget=budget).size.plan)
+        return self.submodel_of(self.selected(level, budget=budget))
 
     def selected(self, level: str | None = None, *, budget: str | Budget | Iterable[str] | None = None) -> Choice:
         """Return which sub-model the arguments of `submodel` mean, and what it costs."""
@@ -162,28 +163,39 @@ class LoadedRun:
     def tested(self, ratio: float) -> tuple[str, float | None]:
         """Return the first metric of the sub-model of a ratio on the run's test samples: its name and its value.
 
-        The value is None where clients have models of their own, of which the server holds none.
+        It is that of summary.json for levels that the run tested after its last round. Other sub-models are tested
+        now; the value is None, and an event says why, if the data cannot be opened or clients have their own models.
         """
         simulation, state = self._simulation, self._state
         settings, setup, data = simulation.settings, simulation.setup, simulation.data
         metric = setup.task.metrics[0].name
+        final = self.summary.get("final", {})
+        name = next((name for name, known in simulation.levels.items() if known == ratio), "")
+        recorded = final.get("submodels", {}).get(name, {}).get(metric)
+        if final.get("round") == self.round and recorded is not None:
+            return metric, recorded
         if setup.private:
+            report("not tested", f"clients of {setup.method.name} have models of their own")
             return metric, None
-        with clean_torch(settings.threads, settings.device):
-            clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
-            figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        try:
+            with clean_torch(settings.threads, settings.device):
+                clients = SimulatedClients(simulation, LocalEngine(partial(GroupWorker, setup, data)))
+                figures, _ = evaluate(setup, state, clients, data, levels={"one": ratio}, settings=settings.evaluate)
+        except NestlingError as problem:
+            report("not tested", f"the sub-model of ratio {ratio:g} could not be tested: {problem}")
+            return metric, None
         return metric, figures["submodels"]["one"][metric]
 
-    def submodel_of(self, plan: Plan) -> nn.Module:
-        """Return the trained sub-model of the plan of a `Choice`."""
-        simulation, state = self._simulation, self._state
+    def submodel_of(self, choice: Choice) -> nn.Module:
+        """Return the trained sub-model that was chosen."""
+        simulation, state, plan = self._simulation, self._state, choice.size.plan
         setup, settings, data = simulation.setup, simulation.settings, simulation.data
         full = setup.global_plan(state.method_state)
         complete = state.separate_global_model(setup) if plan == full else {}
         if setup.private and not complete and state.separate_global_model(setup):
             raise RunError(
-                f"the server of {setup.method.name} has no sub-models, because clients keep theirs: only 'full' can be "
-                "loaded"
+                f"the server of {setup.method.name} has no model of level {choice.level.name!r}, because clients keep "
+                "theirs: only 'full' can be loaded"
             )
         if plan not in complete and plan.key in self._statistics:
             complete = {plan: state.download(setup, plan) | self._statistics[plan.key]}

@@ -14,6 +14,7 @@ from nestling.errors import BudgetError, MethodError
 from nestling.events import report
 from nestling.fleet import Level, parse_level
 from nestling.methods import Setup
+from nestling.model_inputs import arguments
 from nestling.server.cost_meter import CostMeter
 from nestling.sizing import Fitted, RatioPath, SizeMeter, largest_plan
 from nestling.sizing.step_time import submodel_seconds
@@ -43,8 +44,8 @@ def meter_of(setup: Setup, costs: CostMeter) -> SizeMeter:
     batch = setup.training.batch_size
 
     def seconds(plan: Plan, limit: float) -> float:
-        (inputs,), _ = with_batch(batch, (setup.example,), {})
-        return submodel_seconds(setup.model, setup.axes, plan, inputs, limit=limit)
+        args, kwargs = with_batch(batch, *arguments(setup.example))
+        return submodel_seconds(setup.model, setup.axes, plan, *args, limit=limit, **kwargs)
 
     return SizeMeter(costs.cost, batch, seconds)
 

@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.axes.shapes import outputs_of, tensors_in
+from nestling.axes.shapes import outputs_of
 from nestling.axes.skeleton import copy_with
 from nestling.cut import Plan
 from nestling.cut.wire import load, save
 from nestling.errors import ExportError, nearest
 from nestling.events import report
 from nestling.imported import need
-from nestling.torch_private import tree_map_only
+from nestling.model_inputs import Inputs, arguments, chosen, count, forward, logits_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,29 @@ def _answers_of_tensors(path: Path, model: nn.Module, inputs: Any) -> list[Tenso
     state, _ = load(path)
     fresh = copy_with(model, lambda name, old: torch.zeros_like(old) if name in state else old.detach())
     fresh.load_state_dict(state)
-    return outputs_of(fresh(inputs))
+    return outputs_of(forward(fresh, inputs))
 
 
-def _program(model: nn.Module, inputs: Any, fixed: bool = False) -> torch.export.ExportedProgram:
+@contextlib.contextmanager
+def _logits_alone(model: nn.Module) -> Iterator[None]:
+    """Let a model return its logits alone, where it returns them among others, as those of Hugging Face do.
+
+    A wrapper would hide the names of its arguments, which exporters need; so the result is replaced by a hook.
+    """
+    handle = model.register_forward_hook(lambda _module, _inputs, output: logits_of(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _program(model: nn.Module, inputs: Inputs, fixed: bool = False) -> torch.export.ExportedProgram:
     """Return the exported program of a model for batches of any size, or `fixed` at that of the inputs."""
-    dynamic = tree_map_only(Tensor, lambda _: None if fixed else {0: torch.export.Dim("batch")}, (inputs,))
-    with _quiet():
-        program = torch.export.export(model, (inputs,), dynamic_shapes=dynamic)
+    args, kwargs = arguments(inputs)
+    batch = None if fixed else {0: torch.export.Dim("batch")}
+    dynamic: Any = dict.fromkeys(kwargs, batch) or (batch,) * len(args)
+    with _quiet(), _logits_alone(model):
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic)
     program.example_inputs = None  # PyTorch would store them as a pickle
     return program
 
@@ -97,7 +112,7 @@ def _with_any_batch(model: nn.Module, inputs: Any) -> tuple[torch.export.Exporte
         return _program(model, inputs), False
     except Exception as problem:
         program = _program(model, inputs, fixed=True)
-        rows = len(tensors_in([inputs])[0])
+        rows = count(inputs)
         report("batch fixed", f"the exported program takes batches of {rows} samples alone: {type(problem).__name__}")
         return program, True
 
@@ -110,7 +125,7 @@ def _write_program(model: nn.Module, _plan: Plan, inputs: Any, path: Path) -> No
 
 def _answers_of_program(path: Path, _model: nn.Module, inputs: Any) -> list[Tensor]:
     with _quiet():
-        return outputs_of(torch.export.load(path).module()(inputs))
+        return outputs_of(forward(torch.export.load(path).module(), inputs))
 
 
 def _write_onnx(model: nn.Module, _plan: Plan, inputs: Any, path: Path) -> None:
@@ -125,13 +140,15 @@ def _answers_of_onnx(path: Path, _model: nn.Module, inputs: Any) -> list[Tensor]
     runtime = need("onnxruntime", "onnx", "export as ONNX needs", ExportError)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [node.name for node in session.get_inputs()]
-    arrays = [tensor.numpy() for tensor in tensors_in([inputs])]
-    return [torch.from_numpy(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
+    if not isinstance(inputs, dict) or inputs.keys() != set(names):
+        inputs = dict(zip(names, tensors_of(inputs), strict=True))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return [torch.from_numpy(array) for array in session.run(None, arrays)]
 
 
 def _write_executorch(model: nn.Module, _plan: Plan, inputs: Any, path: Path) -> None:
     exir = need("executorch.exir", "executorch", "export for ExecuTorch needs", ExportError)
-    first = tree_map_only(Tensor, lambda tensor: tensor[:1], inputs)  # devices answer one sample at a time
+    first = chosen(inputs, slice(1))  # devices answer one sample at a time
     with _quiet():
         path.write_bytes(exir.to_edge(_program(model, first, fixed=True)).to_executorch().buffer)
 
@@ -139,7 +156,7 @@ def _write_executorch(model: nn.Module, _plan: Plan, inputs: Any, path: Path) ->
 def _answers_of_executorch(path: Path, _model: nn.Module, inputs: Any) -> list[Tensor]:
     runtime = need("executorch.runtime", "executorch", "export for ExecuTorch needs", ExportError).Runtime.get()
     method = runtime.load_program(path).load_method("forward")
-    tensors = tensors_in([inputs])
+    tensors = tensors_of(inputs)
     rows = [method.execute([tensor[k : k + 1].contiguous() for tensor in tensors]) for k in range(len(tensors[0]))]
     return [torch.cat(parts) for parts in zip(*rows, strict=True)]
 

@@ -15,8 +15,8 @@ from nestling.cut import Plan
 from nestling.errors import ExportError, NestlingError, first_line
 from nestling.export.file_formats import Format
 from nestling.files import write_whole
+from nestling.model_inputs import forward, mapped
 from nestling.seeds import torch_stream
-from nestling.torch_private import tree_map_only
 
 MAX_DIFFERENCE = 1e-5  # relative to the largest output where that is above 1: float32 has seven digits
 _SAMPLES = 3
@@ -35,7 +35,7 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
     plan
         Its plan, which formats that hold tensors alone store beside them.
     example
-        An input of the model: a tensor, or tuples, lists and dictionaries of tensors, with one row per sample.
+        Inputs of the model (see `nestling.model_inputs`).
     path, form
         The file and its format.
     tokens
@@ -62,7 +62,7 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
             raise ExportError(
                 f"the sub-model cannot be exported as {form.name}: {type(problem).__name__}: {first_line(problem)}"
             ) from problem
-        difference = largest_difference(outputs_of(model(inputs)), answers)
+        difference = largest_difference(outputs_of(forward(model, inputs)), answers)
         if not difference <= MAX_DIFFERENCE:
             raise ExportError(
                 f"the outputs of the exported file differ from the sub-model's by {difference:.2g}, more than "
@@ -86,7 +86,7 @@ def random_inputs(example: Any, tokens: int = 0) -> Any:
             return torch.randn(shape, generator=draw).to(tensor.dtype)
         return torch.randint(max(1, tokens or int(tensor.max()) + 1), shape, generator=draw).to(tensor.dtype)
 
-    return tree_map_only(Tensor, rows, example)
+    return mapped(rows, example)
 
 
 def largest_difference(expected: list[Tensor], answers: list[Tensor]) -> float:

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -138,6 +138,43 @@ def test_words_and_several_outputs(name, form, tmp_path):
     path = tmp_path / f"net{FORMATS[form].suffix}"
     assert write_verified(net, nestling.Plan(), x, path, FORMATS[form], tokens=12) <= 1e-5
     assert path.stat().st_size > 0
+
+
+@dataclass
+class Answer:
+    """What models of Hugging Face return: logits among others."""
+
+    logits: torch.Tensor
+    extra: torch.Tensor
+
+
+torch.export.register_dataclass(Answer, serialized_type_name="tests.export.Answer")
+
+
+class Several(nn.Module):
+    """Words and a mask, by name or in this order."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(7, 4), nn.Linear(4, 3)
+
+    def forward(self, ids, mask):
+        states = (self.embedding(ids) * mask[..., None]).sum(1)
+        return Answer(self.head(states), states)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [name for name in INSTALLED if name != "executorch"])
+@pytest.mark.parametrize("named", [True, False])
+def test_several_inputs_and_logits_among_others(form, named, tmp_path):
+    ids, mask = torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5)
+    inputs = {"ids": ids, "mask": mask} if named else (ids, mask)
+    path = tmp_path / f"net{FORMATS[form].suffix}"
+    assert write_verified(Several().eval(), nestling.Plan(), inputs, path, FORMATS[form], tokens=7) <= 1e-5
+    if form == "torch":
+        program, four = torch.export.load(path).module(), (ids.expand(4, 5), mask.expand(4, 5))
+        answer = program(ids=four[0], mask=four[1]) if named else program(*four)
+        assert answer.shape == (4, 3)
 
 
 def test_a_file_that_answers_differently_is_refused_and_not_kept(tmp_path):

@@ -11,7 +11,7 @@ from nestling.errors import NestlingError
 from nestling.experiment.simulation import Overrides, simulate
 from nestling.fleet import parse_levels_file
 from nestling.settings import Evaluate
-from tests.run_cases import small, tiny, told
+from tests.run_cases import outcome, small, tiny
 
 TOML = """
 [[device]]
@@ -98,7 +98,7 @@ def test_a_run_notices_that_its_file_changed_and_does_not_need_it(tmp_path):
     assert set(nestling.load(tmp_path / "run").levels) == {"a", "0.3"}  # as it was
     path.unlink()
     nestling.resume(tmp_path / "run", rounds=2)
-    one, other = told(tmp_path / "run"), told(tmp_path / "whole")
+    one, other = outcome(tmp_path / "run"), outcome(tmp_path / "whole")
     assert (one[0], one[2]) == (other[0], other[2])
     assert whole.summary["final"]["submodels"].keys() == {"a", "0.3"}
 
