@@ -234,7 +234,7 @@ def preset_at(name: str, scale: Scale) -> str:
 def objection(row: Row, scale: Scale) -> str:
     """Return why a row cannot be run at a scale, in one sentence; empty if it can.
 
-    >>> objection(find("fedrolex-table3").rows[0], "laptop") != ""
+    >>> objection(find("heterofl-table3").rows[0], "evening") != ""
     True
     """
     if row.missing:
