@@ -186,11 +186,11 @@ def test_next_letters_with_gpt2():
         task=next_token(padding=own.PADDING),
         method="heterofl",
         levels="a-b",
-        rounds=6,
+        rounds=12,
         per_round=5,
         epochs=2,
         lr=0.005,
-        settings=["evaluate.every=6"],
+        settings=["evaluate.every=12"],
     )
     letter = torch.bincount(letters[letters > 0]).max().item() / (letters > 0).sum().item()  # always the commonest one
     assert_above_chance(final(result, "accuracy"), (test["input_ids"][:, 1:] > 0).sum().item(), letter)
