@@ -117,9 +117,13 @@ def test_stopped_in_the_first_round_nothing_is_said_to_be_saved(tmp_path):
     process = begin("run", "fedavg-digits", *slow, "--out", str(place))
     wait_for(process, (place / "metrics.jsonl").exists)
     process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    if process.poll() is None:  # rarely, Python drops an exception: where a finalizer runs at that moment
+        process.send_signal(signal.SIGINT)
     code, err = ended(process)
     assert code == 130
-    assert err == (
+    assert err.splitlines()[-1] == (
         f"stopped before the first round was finished; nothing is saved; to begin again: nestling resume {place}"
     )
     assert not (place / "checkpoints").exists()
