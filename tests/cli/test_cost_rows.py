@@ -5,6 +5,7 @@ import json
 import pytest
 
 from nestling.cli import main
+from tests.quick import mostly_slow
 
 
 def costs(capsys, *args):
@@ -31,7 +32,7 @@ def test_a_mix_may_have_shares_and_its_ratio_is_that_to_its_own_largest_level(ca
 
 
 @pytest.mark.parametrize(
-    ("variant", "parameters", "macs"), [("WD", 6.71, 87.8), ("W", 6.71, 85), ("D", 6.68, 102)]
+    ("variant", "parameters", "macs"), mostly_slow([("WD", 6.71, 87.8), ("W", 6.71, 85), ("D", 6.68, 102)], quick=1)
 )  # NeFL, Table 8
 def test_nefls_submodels_of_resnet18_have_the_means_of_table_8(capsys, variant, parameters, macs):
     mix = ["--levels", "0.2-0.4-0.6-0.8-1", "--method", "nefl", f"options.variant={variant}"]

@@ -118,6 +118,7 @@ def test_finished_runs_alone_are_shown_and_saved(demo, tmp_path, capsys, monkeyp
     assert f"{saved} holds heterofl-digits (seed 1) with other settings (local.lr)" in err
 
 
+@pytest.mark.slow
 def test_settings_of_a_table_are_those_of_its_runs(tmp_path, capsys):
     changes = ["data.name=digits", "data.max_samples=200", "rounds=1", "evaluate.norm_clients=1"]
     args = ["--columns", "High Local", "--rows", "CIFAR-10/Homogeneous (smallest)", "--out", str(tmp_path / "out")]

@@ -11,6 +11,7 @@ from nestling.experiment.presets import PRESETS, evening, find
 from nestling.experiment.presets.evening import ROWS
 from nestling.experiment.simulation import Overrides, simulate
 from tests.experiment.test_presets import DATA
+from tests.quick import mostly_slow
 
 EVENINGS = [name for name in PRESETS if name.endswith("-evening")]
 MACS, STEPS = 45e12, 130_000  # of a run
@@ -57,7 +58,7 @@ def test_the_rows_that_decide_claims_have_one():
         assert PRESETS[name].repeats == f"{PRESETS[name.removesuffix('-evening')].repeats} (an evening)"
 
 
-@pytest.mark.parametrize("name", EVENINGS)
+@pytest.mark.parametrize("name", mostly_slow(EVENINGS, quick=5))
 def test_an_evening_is_enough(name):
     macs, steps = spent(find(name))
     alone = name.startswith("fedavg-") and name.endswith("-a-evening")  # everybody trains model a

@@ -82,6 +82,7 @@ def test_the_papers_ratios_are_found_by_the_model_alone(name, variant, ratios):
     assert plans == [nefl_plan(axes, parameters, gamma, variant, name) for gamma in FIVE]
 
 
+@pytest.mark.slow
 def test_the_means_of_table_8_name_the_row_that_table_10_misprints():
     """ResNet18, D: 6.68 M parameters and 102 M MACs (both cut, not rounded) leave one choice of blocks for γ = 0.4."""
     net, inputs = build("resnet18"), example("resnet18", batch=1)

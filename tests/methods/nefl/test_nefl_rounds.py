@@ -71,6 +71,7 @@ def test_the_summary_says_what_made_each_submodel(tmp_path, widths, source):
     assert keys[keys.index("submodels") - 1] == "levels"
 
 
+@pytest.mark.slow
 def test_other_methods_say_nothing_of_it():
     assert "submodels" not in run(experiment(method="heterofl", rounds=1)).summary
 
@@ -179,6 +180,7 @@ def test_nefl_w_with_fixed_steps_and_shared_norms_is_heterofl_without_its_scaler
     assert accuracies[0] == accuracies[1]
 
 
+@pytest.mark.slow
 def test_nefl_w_with_fixed_steps_is_nefls_fjord():
     """B.3 and A.3: the same bytes of the model, of every sub-model's norms, and the same accuracies."""
     net = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False, "learn_steps": False})
@@ -237,6 +239,7 @@ def test_submodels_are_taken_out_by_level(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_run_whose_sub_models_were_cut_differently_is_not_resumed(tmp_path, monkeypatch):
     narrow = Model(name="resnet18", options={"widths": [4, 8, 16, 32], "pool": False})
     begun = experiment(model=narrow, rounds=1, options={"variant": "D"})
