@@ -18,6 +18,7 @@ from nestling.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = {"one": "one worker", "groups": "two workers, grouped clients"}
+_FORMER_NAMES = {"groups": "cohorts"}  # of systems, in revisions before 0.2
 _MEDIAN, _WORST = 1.03, 1.08  # of the time before: what all workloads together, and each, may take
 _REPEATS = 7
 
@@ -39,7 +40,9 @@ def against(revision: str, quick: bool = False, workloads: Sequence[str] = ()) -
 
 def _contest(place: Path, system: str, workload: str, quick: bool) -> tuple[Turns, Turns]:
     package = "bench.rounds" if (place / "bench" / "rounds").is_dir() else "nestling.bench.rounds"
-    then = [sys.executable, "-m", package, *command(system, workload, quick)[3:]]
+    player = place.joinpath(*package.split("."), "player.py").read_text(encoding="utf-8")
+    earlier = system if f'"{system}"' in player else _FORMER_NAMES[system]
+    then = [sys.executable, "-m", package, *command(earlier, workload, quick)[3:]]
     programs = {
         "now": Contestant(command(system, workload, quick)),
         "then": Contestant(then, {"PYTHONPATH": str(place)}, folder=place),

@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from nestling.budgets import parse_budget
 from nestling.data import Dataset, Partition, Text
 from nestling.data.own.own_clients import OwnArrays, OwnClients
 from nestling.data.own.sources import own_data
@@ -74,7 +75,8 @@ def federate(
     test: Any = None,
     *,
     method: str | Method = "heterofl",
-    levels: str = "a-b-c",
+    levels: str | None = None,
+    budgets: Sequence[str] | Mapping[str, float] | None = None,
     task: Task | str | None = None,
     loss: LossFunction | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
@@ -114,7 +116,10 @@ def federate(
     method, options
         A method by name, with its options, or a `nestling.Method`.
     levels
-        The sizes of devices: ``a-b-c`` are the whole width, a half and a quarter, in equal shares.
+        The sizes of devices: ``a-b-c``, the default, are the whole width, a half and a quarter, in equal shares.
+    budgets
+        What devices can carry, instead of `levels`: ``["2 MB", "500 kB, 20 MMACs"]`` in equal shares, or a share for
+        each: ``{"2 MB": 0.2, "500 kB": 0.8}``. Each gets the largest sub-model of the method that meets its budget.
     task
         ``"classification"``, ``"regression"``, ``"segmentation"``, ``"next-token"``, a task of `nestling.tasks`, or by
         default what the targets are.
@@ -172,7 +177,7 @@ def federate(
         rounds=rounds,
         seed=seed,
         data=_data_settings(scheme, divided=isinstance(data, Dataset | OwnArrays) and shares is None),
-        fleet=FleetSettings(clients=number, per_round=min(per_round, number), levels=levels),
+        fleet=FleetSettings(clients=number, per_round=min(per_round, number), levels=_levels(levels, budgets)),
         local=LocalTraining(
             optimizer=optimizer,
             lr=lr if lr is not None else {"adam": 0.001, "sgd": 0.05}.get(optimizer, 0.05),
@@ -235,6 +240,18 @@ def _run_or_resume(
     changed = changed_settings(from_file(Path(out) / CONFIG), named)
     changes = [f"{key}={format_value(new)}" for key, (_, new) in changed.items() if new is not None]
     return resume(out, settings=changes, callbacks=callbacks, **given)
+
+
+def _levels(levels: str | None, budgets: Sequence[str] | Mapping[str, float] | None) -> str:
+    """Return the setting `fleet.levels` of sizes, or of what devices can carry."""
+    if budgets is None:
+        return "a-b-c" if levels is None else levels
+    if levels is not None:
+        raise ConfigError(f"give levels={levels!r} or budgets={budgets!r}, not both: each of them says the sizes")
+    if isinstance(budgets, str) or not budgets:
+        raise ConfigError(f"budgets must be a list such as ['2 MB', '500 kB'], or a share for each, not {budgets!r}")
+    shares = budgets if isinstance(budgets, Mapping) else dict.fromkeys(budgets, "")
+    return "; ".join(f"{parse_budget(budget)}{share and f':{share}'}" for budget, share in shares.items())
 
 
 def _method_settings(method: str, options: Mapping[str, Any] | None, task: Task | None) -> dict[str, Any]:

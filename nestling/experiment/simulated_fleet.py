@@ -12,7 +12,9 @@ from nestling.fleet import (
     LevelsFile,
     Population,
     is_levels_file,
+    is_list_of_budgets,
     parse_levels_file,
+    parse_list_of_budgets,
     parse_mix,
     population,
     read_levels_file,
@@ -35,11 +37,14 @@ def simulated_fleet(
         The content of the file that fleet.levels names; None to read the file.
     """
     fleet, clients, seed = settings.fleet, setup.clients, settings.seed
-    if not is_levels_file(fleet.levels):
-        devices = population(clients, fleet.devices, seed) if fleet.devices else None
-        return Fleet(clients, fleet.per_round, parse_mix(fleet.levels), fleet.assign, seed), devices, ""
     path = fleet.levels.strip()
-    file = read_levels_file(path) if levels_text is None else parse_levels_file(path, levels_text)
+    if is_levels_file(path):
+        file = read_levels_file(path) if levels_text is None else parse_levels_file(path, levels_text)
+    elif is_list_of_budgets(path):
+        file = parse_list_of_budgets(path)
+    else:
+        devices = population(clients, fleet.devices, seed) if fleet.devices else None
+        return Fleet(clients, fleet.per_round, parse_mix(path), fleet.assign, seed), devices, ""
     if fleet.devices:
         raise ConfigError(f"fleet.levels={path} says what clients can carry: leave out fleet.devices={fleet.devices}")
     if fleet.assign != "fixed":

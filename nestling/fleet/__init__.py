@@ -5,7 +5,14 @@ from nestling.fleet.devices import DEVICES, Device, Population, online, populati
 from nestling.fleet.fit import TRAINING, level_for
 from nestling.fleet.fleet import ASSIGNMENTS, Fleet
 from nestling.fleet.levels import LEVELS, NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, Level, parse_level, parse_levels
-from nestling.fleet.levels_file import LevelsFile, is_levels_file, parse_levels_file, read_levels_file
+from nestling.fleet.levels_file import (
+    LevelsFile,
+    is_levels_file,
+    is_list_of_budgets,
+    parse_levels_file,
+    parse_list_of_budgets,
+    read_levels_file,
+)
 from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, parse_mix, write_mix
 
 __all__ = [
@@ -26,11 +33,13 @@ __all__ = [
     "RoundClock",
     "Timing",
     "is_levels_file",
+    "is_list_of_budgets",
     "level_for",
     "online",
     "parse_level",
     "parse_levels",
     "parse_levels_file",
+    "parse_list_of_budgets",
     "parse_mix",
     "population",
     "read_levels_file",

@@ -14,6 +14,8 @@ they can carry:
 In TOML the rows are ``[[device]]`` tables, or a table ``[clients]`` of ``"0-9" = "c"`` or ``"0-9" = "2 MB"``; in JSON a
 list of objects, or an object like the TOML; in CSV lines below a header. Rows may have a `name`, and a table `fit`, in
 which ``nestling fit --out`` keeps what it found.
+
+Without a file, ``fleet.levels`` itself may list budgets, separated by semicolons: ``2 MB; 500 kB, 20 MMACs``.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from nestling.settings.checks import LEVELS_FILES
 
 _DEVICE = ("memory", "speed", "down", "up")
 _KEYS = ("name", "clients", "share", "level", "budget", *_DEVICE, "available", "fit")
+_UNIT = re.compile(r"\d\s*[a-z]*(B|MACs|s)\b", re.IGNORECASE)  # of a budget; levels are letters and plain numbers
 _RANGE = re.compile(r"(\d{1,8})(?:\s*-\s*(\d{1,8}))?")
 
 
@@ -123,6 +126,30 @@ def is_levels_file(levels: str) -> bool:
     (True, False)
     """
     return levels.strip().lower().endswith(LEVELS_FILES)
+
+
+def is_list_of_budgets(levels: str) -> bool:
+    """Return whether a setting `fleet.levels` names budgets, such as ``2 MB; 500 kB, 20 MMACs``.
+
+    >>> is_list_of_budgets("2 MB; 500 kB, 20 MMACs"), is_list_of_budgets("2 MB:0.3; c:0.7"), is_list_of_budgets("a-c")
+    (True, True, False)
+    """
+    return ";" in levels or bool(_UNIT.search(levels))
+
+
+def parse_list_of_budgets(levels: str) -> LevelsFile:
+    """Return the rows of budgets, or levels, that a setting `fleet.levels` lists: in equal shares, or with shares.
+
+    >>> [(str(row.budget), row.share) for row in parse_list_of_budgets("2 MB:0.3; 500 kB, 20 MMACs:0.7").rows]
+    [('2 MB', 0.3), ('500 kB, 20 MMACs', 0.7)]
+    """
+    rows = []
+    for number, part in enumerate(levels.strip().strip(";").split(";"), 1):
+        what, colon, share = part.strip().partition(":")
+        rows.append(
+            _row(f"part {number} of fleet.levels", _carried(what.strip()) | ({"share": share} if colon else {}))
+        )
+    return LevelsFile("fleet.levels", "", tuple(rows), parse_levels(list(LEVELS)))
 
 
 def read_levels_file(path: str) -> LevelsFile:

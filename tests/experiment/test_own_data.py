@@ -394,3 +394,36 @@ def test_own_data_is_looked_at_once():
     part = torch.zeros(4, 2), torch.arange(4)
     data = own_data([part, part], test=part).with_targets("classes", 4)
     assert (len(data), data.classes, data.client(1).held().tolist()) == (2, 4, [0, 1, 2, 3])
+
+
+def test_budgets_take_the_place_of_levels(parts, tmp_path):
+    clients, test = parts
+    few = {"rounds": 1, "per_round": 4}
+    result = nestling.federate(net(), clients, test=test, budgets=["3 kB", "900 B"], out=tmp_path / "run", **few)
+    levels = list(result.summary["final"]["submodels"])
+    sizes = [sum(t.numel() * 4 for t in result.submodel(level).parameters()) for level in levels]
+    assert len(sizes) == 2
+    assert 2700 < sizes[0] <= 3000
+    assert 600 < sizes[1] <= 900
+    chosen = result.submodel(budget="900 B").state_dict()
+    assert same_state(chosen, result.submodel(levels[1]).state_dict())
+    again = nestling.federate(net(), clients, test=test, budgets=["3 kB", "900 B"], out=tmp_path / "run", **few)
+    assert again.summary == result.summary  # the same budgets: the run is finished
+    uneven = nestling.federate(net(), clients, test=test, budgets={"3 kB": 0.25, "900 B": 0.75}, **few)
+    assert sorted(uneven.rounds[0]["levels"].values()) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"levels": "a-b", "budgets": ["2 kB"]}, "not both"),
+        ({"budgets": "2 kB"}, "must be a list such as"),
+        ({"budgets": ["2 parsecs"]}, "the budget '2 parsecs' cannot be read"),
+        ({"budgets": ["20 ms"]}, "a limit of time"),
+        ({"budgets": ["10 B"]}, "smallest"),
+        ({"budgets": ["2 kB"], "method": "fedavg"}, "one size for all clients"),
+    ],
+)
+def test_budgets_that_are_refused(parts, settings, message):
+    with pytest.raises(NestlingError, match=message):
+        nestling.federate(net(), parts[0], test=parts[1], rounds=1, **settings)
