@@ -31,7 +31,8 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="safetensors, torch (.pt2), onnx or executorch (.pte) [default: by the ending of FILE].",
+            help="safetensors, torch (.pt2), onnx, executorch (.pte) or executorch-training (.train.pte), which trains "
+            "on a device [default: by the ending of FILE].",
         ),
     ] = None,
     as_json: AsJson = False,

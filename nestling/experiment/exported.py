@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from nestling.budgets import written
 from nestling.data import Dataset
@@ -14,10 +16,15 @@ from nestling.errors import ExportError
 from nestling.experiment.model import model_options
 from nestling.experiment.simulation import Simulation
 from nestling.experiment.submodel_choice import Choice
-from nestling.export import format_of, model_card, write_verified
+from nestling.export import SAMPLES, TrainingStep, format_of, model_card, write_verified
+from nestling.export.training_step import Loss
 from nestling.files import write_whole
-from nestling.model_inputs import tensors_of
+from nestling.kernels.batch_norms import keep_frozen
+from nestling.methods import Setup
+from nestling.methods.parts.static_norms import make_static
+from nestling.model_inputs import logits_of, tensors_of
 from nestling.nets import MODELS
+from nestling.tasks import Classification, Regression
 
 if TYPE_CHECKING:
     from nestling.experiment.hub_model import HubModel
@@ -65,7 +72,11 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     model, plan = loaded.submodel_of(choice), choice.size.plan
     tokens = setup.task.classes if setup.task.reads_classes else 0
     metric, value = loaded.tested(choice.level.ratio)
-    difference = write_verified(model, plan, setup.example, path, form, tokens=tokens)
+    inputs, samples = setup.example, SAMPLES
+    if form.trains:
+        model, inputs, samples = *_training_step(setup, model, choice.level.ratio), setup.training.batch_size
+    difference = write_verified(model, plan, inputs, path, form, tokens=tokens, samples=samples)
+    compared = "loss and gradients" if form.trains else "outputs"
     score = "not measured" if value is None else f"{value:.4g} on the test samples of {simulation.data.name}"
     trained = "a level that clients trained" if choice.trained else "a slice between two levels"
     facts = {
@@ -77,7 +88,8 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
         "MACs": f"{choice.size.macs:,} for one sample",
         "training memory": f"{written('bytes', choice.size.memory)} at batch {choice.size.batch}",
         "inputs": _inputs(simulation),
-        "verified": f"outputs differ from the sub-model's by at most {difference:.2g}",
+        **({"batch": f"{samples} samples, no more and no fewer"} if form.trains else {}),
+        "verified": f"{compared} differ from the sub-model's by at most {difference:.2g}",
     }
     about = (
         f"A sub-model of {settings.model.name}, trained by federated learning on {simulation.data.name} with "
@@ -87,6 +99,29 @@ def export_submodel(loaded: LoadedRun, choice: Choice, path: Path, format: str |
     text = model_card(path.stem, about, facts, settings.to_toml(), usage)
     write_whole(card, text.encode())
     return Exported(path, card, form.name, choice, difference, metric, value)
+
+
+def _training_step(setup: Setup, model: nn.Module, ratio: float) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Return a sub-model as clients train it, with its loss, and an example of a batch.
+
+    Batch norms use the statistics of the batch and keep none, whatever the method does in federated training.
+    """
+    task, example = setup.task, setup.example
+    losses: dict[type, Loss] = {Classification: F.cross_entropy, Regression: F.mse_loss}
+    if type(task) not in losses or not isinstance(example, Tensor) or not example.is_floating_point():
+        raise ExportError(
+            f"training programs are for classification and regression on one tensor of numbers, not for {task.name}: "
+            "export it for inference"
+        )
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in setup.user_frozen)
+    setup.method.build(model, setup, ratio)
+    make_static(model)
+    keep_frozen(model.train())
+    with torch.no_grad():
+        output = logits_of(model(example))
+    targets = torch.full((len(example),), task.classes - 1) if task.classes else torch.zeros_like(output)
+    return TrainingStep(model, losses[type(task)]), (example, targets)
 
 
 def hub_model(loaded: LoadedRun, choice: Choice) -> HubModel:

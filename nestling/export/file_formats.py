@@ -1,7 +1,10 @@
 """The formats of exported files: how each is written, and how it is read again and run.
 
 None of them is a pickle: safetensors and ONNX hold numbers and graphs, PyTorch's exported program is an archive of JSON
-and raw weights, and ExecuTorch's file is a flat buffer.
+and raw weights, and ExecuTorch's files are flat buffers.
+
+ExecuTorch's training extension is experimental. A program computes the loss and its gradients for batches of one size;
+some of its kernels are wrong (those of max pooling in version 1.5), so gradients are compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from nestling.cut import Plan
 from nestling.cut.wire import load, save
 from nestling.errors import ExportError, nearest
 from nestling.events import report
+from nestling.export.training_step import loss_and_gradients
 from nestling.imported import need
 from nestling.model_inputs import Inputs, arguments, chosen, count, forward, logits_of, tensors_of
 
@@ -42,6 +46,10 @@ class Format:
         (path, model, inputs) → the outputs of the file. Only formats of tensors alone use the model's classes.
     usage
         Lines of Python that load the file at PATH.
+    expected
+        (model, inputs) → the outputs that the file must have, too.
+    trains
+        Whether the file trains: its model is a `TrainingStep`, whose inputs are a batch of inputs and targets.
     """
 
     name: str
@@ -50,6 +58,8 @@ class Format:
     write: Callable[[nn.Module, Plan, Any, Path], None]
     answers: Callable[[Path, nn.Module, Any], list[Tensor]]
     usage: tuple[str, ...]
+    expected: Callable[[nn.Module, Any], list[Tensor]] = lambda model, inputs: outputs_of(forward(model, inputs))
+    trains: bool = False
 
 
 def format_of(name: str | None, path: Path) -> Format:
@@ -57,15 +67,18 @@ def format_of(name: str | None, path: Path) -> Format:
 
     >>> format_of(None, Path("small.onnx")).name, format_of("torch", Path("small.bin")).name
     ('onnx', 'torch')
+    >>> format_of(None, Path("small.train.pte")).name
+    'executorch-training'
     """
     if name is None:
-        by_suffix = {form.suffix: form for form in FORMATS.values()}
-        if path.suffix not in by_suffix:
+        longest = sorted(FORMATS.values(), key=lambda form: -len(form.suffix))
+        form = next((form for form in longest if path.name.endswith(form.suffix)), None)
+        if form is None:
             raise ExportError(
-                f"the format does not follow from the name {path.name!r}: end it in {', '.join(by_suffix)}, or give "
-                f"--format {'|'.join(FORMATS)}"
+                f"the format does not follow from the name {path.name!r}: end it in "
+                f"{', '.join(form.suffix for form in FORMATS.values())}, or give --format {'|'.join(FORMATS)}"
             )
-        return by_suffix[path.suffix]
+        return form
     if name not in FORMATS:
         raise ExportError(f"there is no format {name!r}{nearest(name, FORMATS)}")
     return FORMATS[name]
@@ -161,6 +174,24 @@ def _answers_of_executorch(path: Path, _model: nn.Module, inputs: Any) -> list[T
     return [torch.cat(parts) for parts in zip(*rows, strict=True)]
 
 
+def _write_training_program(step: nn.Module, _plan: Plan, inputs: Any, path: Path) -> None:
+    exir = need("executorch.exir", "executorch", "export for ExecuTorch needs", ExportError)
+    from torch.export.experimental import _export_forward_backward  # noqa: PLC0415
+
+    with _quiet(), torch.enable_grad():
+        program = _export_forward_backward(torch.export.export(step, tuple(inputs), strict=True))
+        path.write_bytes(exir.to_edge(program).to_executorch().buffer)
+
+
+def _answers_of_training_program(path: Path, step: nn.Module, inputs: Any) -> list[Tensor]:
+    training = need("executorch.extension.training", "executorch", "export for ExecuTorch needs", ExportError)
+    with _quiet():
+        program = training._load_for_executorch_for_training(str(path))
+        (loss,) = program.forward_backward("forward", tuple(inputs))
+    gradients = program.named_gradients()
+    return [loss, *(gradients[name] for name, one in step.named_parameters() if one.requires_grad)]
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the progress and the warnings of exporters, which are about their own code."""
@@ -218,6 +249,21 @@ FORMATS = {
             _write_executorch,
             _answers_of_executorch,
             ("method = executorch.runtime.Runtime.get().load_program(PATH).load_method('forward')",),
+        ),
+        Format(
+            "executorch-training",
+            ".train.pte",
+            "a program for ExecuTorch that computes the loss and its gradients on a device",
+            _write_training_program,
+            _answers_of_training_program,
+            (
+                "program = executorch.extension.training._load_for_executorch_for_training(PATH)",
+                "(loss,) = program.forward_backward('forward', (inputs, targets))  # a whole batch",
+                "optimizer = executorch.extension.training.get_sgd_optimizer(program.named_parameters(), 0.05)",
+                "optimizer.step(program.named_gradients())",
+            ),
+            expected=loss_and_gradients,
+            trains=True,
         ),
     )
 }

@@ -10,22 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nestling.axes.shapes import outputs_of
 from nestling.cut import Plan
 from nestling.errors import ExportError, NestlingError, first_line
 from nestling.export.file_formats import Format
 from nestling.files import write_whole
-from nestling.model_inputs import forward, mapped
+from nestling.model_inputs import mapped
 from nestling.seeds import torch_stream
 
 MAX_DIFFERENCE = 1e-5  # relative to the largest output where that is above 1: float32 has seven digits
-_SAMPLES = 3
+SAMPLES = 3
 
 
-def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form: Format, *, tokens: int = 0) -> float:
+def write_verified(
+    model: nn.Module, plan: Plan, example: Any, path: Path, form: Format, *, tokens: int = 0, samples: int = SAMPLES
+) -> float:
     """Write a model to a file; return the largest difference between its outputs and those of the file.
 
-    Three random samples are used. Where the outputs differ by more than 1e-5 (of the largest output, if that is above
+    Random samples are used. Where the outputs differ by more than 1e-5 (of the largest output, if that is above
     1), or the model cannot be exported, `ExportError` is raised and no file is written.
 
     Parameters
@@ -40,6 +41,8 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
         The file and its format.
     tokens
         The number of words, where inputs are numbers of words.
+    samples
+        How many random samples; a file that trains takes batches of this size only.
 
     Examples
     --------
@@ -50,7 +53,7 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
     ...     write_verified(net, Plan(), torch.zeros(1, 4), Path(folder, "net.pt2"), FORMATS["torch"]) <= 1e-5
     True
     """
-    inputs = random_inputs(example, tokens)
+    inputs = random_inputs(example, tokens, samples)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         draft = Path(folder, path.name)
         try:
@@ -62,7 +65,7 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
             raise ExportError(
                 f"the sub-model cannot be exported as {form.name}: {type(problem).__name__}: {first_line(problem)}"
             ) from problem
-        difference = largest_difference(outputs_of(forward(model, inputs)), answers)
+        difference = largest_difference(form.expected(model, inputs), answers)
         if not difference <= MAX_DIFFERENCE:
             raise ExportError(
                 f"the outputs of the exported file differ from the sub-model's by {difference:.2g}, more than "
@@ -72,8 +75,8 @@ def write_verified(model: nn.Module, plan: Plan, example: Any, path: Path, form:
     return difference
 
 
-def random_inputs(example: Any, tokens: int = 0) -> Any:
-    """Return three random samples, in the shape and types of an example.
+def random_inputs(example: Any, tokens: int = 0, samples: int = SAMPLES) -> Any:
+    """Return random samples, in the shape and types of an example.
 
     >>> random_inputs(torch.zeros(1, 4)).shape, int(random_inputs(torch.zeros(1, 4, dtype=torch.long), 7).max()) < 7
     (torch.Size([3, 4]), True)
@@ -81,7 +84,7 @@ def random_inputs(example: Any, tokens: int = 0) -> Any:
     draw = torch_stream(0, "export")
 
     def rows(tensor: Tensor) -> Tensor:
-        shape = (_SAMPLES, *tensor.shape[1:])
+        shape = (samples, *tensor.shape[1:])
         if tensor.is_floating_point():
             return torch.randn(shape, generator=draw).to(tensor.dtype)
         return torch.randint(max(1, tokens or int(tensor.max()) + 1), shape, generator=draw).to(tensor.dtype)

@@ -15,14 +15,14 @@ from torch import nn
 import nestling
 from nestling.cli import main
 from nestling.errors import ExportError, NestlingError
-from nestling.export import FORMATS, write_verified
+from nestling.export import FORMATS, TrainingStep, write_verified
 from nestling.nets import build, example
 from nestling.settings import Evaluate, Model
 from tests.run_cases import small
 
 TINY = {"rounds": 1, "evaluate": Evaluate(every=1, samples=50)}
 RESNET = {"widths": [4, 8, 8, 16], "learn_steps": True}
-NEEDS = {"onnx": "onnxruntime", "executorch": "executorch"}
+NEEDS = {"onnx": "onnxruntime", "executorch": "executorch", "executorch-training": "executorch"}
 INSTALLED = [name for name in FORMATS if name not in NEEDS or importlib.util.find_spec(NEEDS[name])]
 
 LOADERS = {
@@ -65,11 +65,15 @@ def nefl(tmp_path_factory):
     return folder
 
 
+def need_installed(name):
+    if name not in INSTALLED:
+        pytest.skip(f"{NEEDS[name]} is not installed: pip install 'nestling[{NEEDS[name].removesuffix('runtime')}]'")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_fresh_process_gets_the_same_outputs(name, nefl, tmp_path):
-    if name not in INSTALLED:
-        pytest.skip(f"{NEEDS[name]} is not installed: pip install 'nestling[{name}]'")
+    need_installed(name)
     path = tmp_path / f"small{FORMATS[name].suffix}"
     loaded = nestling.load(nefl)
     exported = loaded.export(path, "0.4")
@@ -85,6 +89,52 @@ def test_a_fresh_process_gets_the_same_outputs(name, nefl, tmp_path):
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=250)
     assert np.abs(np.load(tmp_path / "answer.npy") - expected).max() <= 1e-5
+
+
+TRAIN = """
+from executorch.extension.training import _load_for_executorch_for_training, get_sgd_optimizer
+program = _load_for_executorch_for_training(path)
+losses = [program.forward_backward("forward", (torch.from_numpy(inputs), targets))[0].item()]
+gradients = {name: one.clone() for name, one in program.named_gradients().items()}
+for _ in range(5):
+    get_sgd_optimizer(program.named_parameters(), 0.1).step(program.named_gradients())
+    losses.append(program.forward_backward("forward", (torch.from_numpy(inputs), targets))[0].item())
+assert "nestling" not in sys.modules
+np.savez(answer, losses=np.array(losses), **{name: one.numpy() for name, one in gradients.items()})
+"""
+
+
+@pytest.mark.slow
+def test_a_training_program_has_the_gradients_of_a_client_and_learns(tmp_path):
+    need_installed("executorch-training")
+    model = Model(name="mlp")
+    nestling.run(small(method="heterofl", model=model, **TINY), out=tmp_path / "run")
+    loaded, path = nestling.load(tmp_path / "run"), tmp_path / "small.train.pte"
+    exported = loaded.export(path, "b")
+    assert (exported.format, exported.difference <= 1e-5) == ("executorch-training", True)
+    assert "no more and no fewer" in exported.card.read_text()
+    rows = loaded._simulation.setup.training.batch_size
+    inputs = torch.randn(rows, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    targets = torch.arange(rows) % 10
+    np.save(tmp_path / "inputs.npy", inputs.numpy())
+    script = f"import sys, torch, numpy as np\npath, answer = {str(path)!r}, {str(tmp_path / 'answer.npz')!r}\n"
+    script += f"inputs, targets = np.load({str(tmp_path / 'inputs.npy')!r}), torch.arange({rows}) % 10\n{TRAIN}"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=250)
+    answer = np.load(tmp_path / "answer.npz")
+    net = loaded.submodel("b")
+    loaded._simulation.setup.method.build(net, loaded._simulation.setup, 0.5)
+    loss = nn.functional.cross_entropy(net.train()(inputs), targets)
+    loss.backward()
+    assert answer["losses"][0] == pytest.approx(loss.item(), abs=1e-5)
+    for name, parameter in net.named_parameters():
+        assert np.abs(answer[f"model.{name}"] - parameter.grad.numpy()).max() <= 1e-5
+    assert answer["losses"][-1] < answer["losses"][0] * 0.9
+
+
+def test_a_training_step_with_dropout_is_refused():
+    with pytest.raises(ExportError, match="random numbers of the dropout layer '1'"):
+        TrainingStep(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), nn.functional.cross_entropy)
+    TrainingStep(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0)), nn.functional.cross_entropy)
 
 
 def test_the_command_and_the_model_card(nefl, tmp_path, capsys):
@@ -129,7 +179,7 @@ def test_a_program_is_no_pickle_and_takes_any_batch(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer-mlm", "resnet18-exits"])
-@pytest.mark.parametrize("form", [name for name in INSTALLED if name != "executorch"])
+@pytest.mark.parametrize("form", [name for name in INSTALLED if "executorch" not in name])
 def test_words_and_several_outputs(name, form, tmp_path):
     options = {"resnet18-exits": {"widths": (4, 4, 4, 4)}}.get(
         name, {"width": 8, "head_width": 4, "hidden": 8, "vocabulary": 20, "depth": 1, "positions": 6}
@@ -164,7 +214,7 @@ class Several(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [name for name in INSTALLED if name != "executorch"])
+@pytest.mark.parametrize("form", [name for name in INSTALLED if "executorch" not in name])
 @pytest.mark.parametrize("named", [True, False])
 def test_several_inputs_and_logits_among_others(form, named, tmp_path):
     ids, mask = torch.zeros(1, 5, dtype=torch.long), torch.ones(1, 5)
