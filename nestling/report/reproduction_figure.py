@@ -1,4 +1,7 @@
-"""The figure of a reproduction, of the paper's own kind: by average parameters, by rounds, by a share, or by row."""
+"""The figure of a reproduction, of the paper's own kind: by average parameters, by rounds, by a share, or by row.
+
+That of a comparison of our own shows every sub-model by its parameters.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from nestling.experiment.reproductions.expected_cost import level_costs
 from nestling.experiment.reproductions.finished_runs import Finished
 from nestling.report.reproduction_formats import heading
 from nestling.report.reproduction_table import Table, TableRow, paper_value
-from nestling.report.runs_by_seed import Statistic
+from nestling.report.runs_by_seed import Statistic, statistic
 from nestling.report.svg_plot import Plot, Series, draw
 from nestling.settings import Experiment
 
@@ -18,6 +21,8 @@ _OURS, _PAPER = 0, 1  # colours
 
 def figure(table: Table, finished: Finished, experiments: dict[str, Experiment], seeds: int) -> str:
     """Return the figure of a table as SVG: a panel for every measured column."""
+    if table.reproduction.figure == "submodels":
+        return draw(heading(table), [_by_submodel(table, finished, seeds)])
     plots = []
     for place, column in table.measured:
         if table.reproduction.figure == "round":
@@ -27,6 +32,28 @@ def figure(table: Table, finished: Finished, experiments: dict[str, Experiment],
         else:
             plots.append(_by_number(table, place, column, experiments))
     return draw(heading(table), plots)
+
+
+def _by_submodel(table: Table, finished: Finished, seeds: int) -> Plot:
+    """Return what every sub-model reaches in the first measured column's unit, a line per row."""
+    _, column = table.measured[0]
+    series = []
+    for number, row in enumerate(table.rows):
+        preset = next(iter(presets_of(row.row, table.scale).values()), "")
+        runs = [finished[preset, seed].submodels for seed in range(seeds) if (preset, seed) in finished]
+        levels = [level for level in (runs[0] if runs else {}) if all(level in run for run in runs)]
+        points = []
+        for level in levels:
+            values = [value for run in runs if (value := run[level][1]) is not None]
+            mean = statistic(values) if len(values) == len(runs) else None
+            if mean is not None:
+                parameters = sum(run[level][0] for run in runs) / len(runs)
+                points.append((parameters, _in_unit(column, mean), level))
+        if points:
+            series.append(_series(row.row.name, points, number, joined=len(points) > 1, labelled=False))
+    return Plot(
+        "every sub-model after the last round", "parameters of the sub-model", _unit(column), series, log_x=True
+    )
 
 
 def _by_row(table: Table, place: int, column: Column) -> Plot:

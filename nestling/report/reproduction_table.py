@@ -112,7 +112,12 @@ def build(
             else {}
         )
         cells = [
-            _cell(column, row.paper[place] if row.paper else "", _filled(column, presets, runs, base, experiments))
+            _cell(
+                column,
+                row.paper[place] if row.paper else "",
+                _filled(column, presets, runs, base, experiments),
+                final=reproduction.shown == "final",
+            )
             for place, column in enumerate(reproduction.columns)
         ]
         counts = tuple(len(several) for several in runs.values())
@@ -202,6 +207,9 @@ def _filled(
         value = None if preset is None else statistic([_cost(column, experiments[preset])])
         return value, value
     several = runs.get(run, ())
+    if column.most_bytes:
+        within = _known([_at(one.curve, column.measure, column.most_bytes) for one in several])
+        return within, within
     if column.measure in MEASURES:
         return _over_seeds([one.best for one in several], column), _over_seeds([one.final for one in several], column)
     base = {one.seed: one for one in reference.get(run, ())}
@@ -224,6 +232,15 @@ def _share(key: str, run: FinishedRun, reference: FinishedRun, number: float | N
     """Return what clients took until a round, over what those of the reference took until the same round."""
     own, other = (None if number is None else _until(one.curve, key, number) for one in (run, reference))
     return own / other if own is not None and other else None
+
+
+def _at(curve: Mapping[str, Sequence[float | None]], measure: str, most_bytes: float) -> float | None:
+    """Return a measure at the last evaluated round until which clients received at most so many bytes in all."""
+    received, values = curve["bytes_down"], curve.get(measure, [])
+    within = [
+        value for count, value in zip(received, values, strict=False) if count is not None and count <= most_bytes
+    ]
+    return within[-1] if within else None
 
 
 def _until(curve: Mapping[str, Sequence[float | None]], key: str, number: float) -> float | None:
@@ -250,17 +267,19 @@ def _cost(column: Column, experiment: Experiment) -> float:
     return parameters * 4 if column.measure == "space" else parameters  # weights of 32 bits, without statistics
 
 
-def _cell(column: Column, paper: str, filled: _Filled) -> Cell:
-    ours, final = filled
+def _cell(column: Column, paper: str, filled: _Filled, *, final: bool) -> Cell:
+    best, last = filled
+    ours = last if final else best
     text = "" if ours is None else format_value(column, ours.mean)
     if ours is not None and ours.deviation is not None:
         text += f" ± {format_value(column, ours.deviation)}"
-    return Cell(ours, final, text, paper)
+    return Cell(ours, last, text, paper)
 
 
 def _notes(reproduction: Reproduction, scale: Scale, rows: Sequence[TableRow], finished: Finished) -> list[str]:
     paper = any(row.row.paper for row in rows)
-    notes = ["at the best round on the test set, ± standard deviation over seeds"]
+    when = "after the last round" if reproduction.shown == "final" else "at the best round on the test set"
+    notes = [f"{when}, ± standard deviation over seeds"]
     if paper:
         notes = [f"ours (the paper's); ours {notes[0]}"]
     if scale in _SMALLER and paper:

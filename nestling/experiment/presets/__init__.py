@@ -7,7 +7,17 @@ from functools import cached_property
 from pathlib import Path
 
 from nestling.errors import ConfigError, nearest
-from nestling.experiment.presets import digits, fedmorph, fedrolex, heterofl, nefl, stackoverflow, wikitext, words
+from nestling.experiment.presets import (
+    digits,
+    fedmorph,
+    fedrolex,
+    grand,
+    heterofl,
+    nefl,
+    stackoverflow,
+    wikitext,
+    words,
+)
 from nestling.experiment.presets.evening import ROWS, evening
 from nestling.experiment.presets.laptop import laptop
 from nestling.experiment.presets.mixes import as_papers_write
@@ -30,6 +40,7 @@ def every_preset() -> Iterator[Preset]:
     """Yield all presets: the demonstrations, then paper by paper all experiments, those for an evening, small ones."""
     yield from digits.presets()
     yield from words.presets()
+    yield from grand.presets()
     for files, small in _PAPERS:
         whole = [preset for file in files for preset in file.presets()]
         yield from whole

@@ -17,7 +17,7 @@ from nestling.experiment.presets import PRESETS
 Scale = Literal["laptop", "evening", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
 
-PAPERS = ("digits", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
+PAPERS = ("digits", "grand", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
 
 # Known before training, as means over the levels of a mix (HeteroFL, Section 4).
 COSTS = ("ratio", "parameters", "flops", "space")
@@ -48,6 +48,8 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Digits after the point; of a count, those of thousands.
     macs
         FLOPs that the paper counts for a multiply-accumulate: 1 or 2.
+    most_bytes
+        Measured at the last evaluated round until which clients received at most so many bytes in all; 0: no limit.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: Literal["percent", "share", "count", "MB", "number"] = "percent"
     digits: int = 2
     macs: Literal[1, 2] = 1
+    most_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         known = (*COSTS, *SHARES, *MEASURES)
@@ -110,7 +113,10 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns, rows
         As printed.
     figure
-        What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``.
+        What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``; or of every sub-model
+        by its parameters (``submodels``).
+    shown
+        Which round's figures the table shows: that of the ``best`` result on the test set, or the ``final`` one.
     x_title, log_x
         The title of the rows' ``x``, and whether its axis is logarithmic.
     reference
@@ -130,7 +136,8 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: list[Column]
     rows: list[Row]
     paper: str = ""
-    figure: Literal["parameters", "round", "x", "row"] = "row"
+    figure: Literal["parameters", "round", "x", "row", "submodels"] = "row"
+    shown: Literal["best", "final"] = "best"
     x_title: str = ""
     log_x: bool = False
     reference: str = ""

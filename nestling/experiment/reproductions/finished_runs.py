@@ -43,6 +43,8 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     curve
         The evaluated rounds: ``round``, measures with six digits, ``bytes_down`` and ``client_macs`` until then, one
         list each. Of many, some are left out, but neither the best nor the last one.
+    submodels
+        Of every level after the last round: the parameters of its sub-model, and what the task measures first.
     """
 
     preset: str
@@ -56,6 +58,7 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_macs: int
     seconds: float
     curve: dict[str, list[int | float | None]]
+    submodels: dict[str, tuple[int, float | None]] = {}
 
     @property
     def key(self) -> tuple[str, int]:
@@ -96,6 +99,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
             summary["client_macs"],
             summary["seconds"],
             curve,
+            _submodels(summary),
         )
         return msgspec.json.decode(msgspec.json.encode(found), type=FinishedRun)  # the same as from results.json
     except (ValueError, KeyError, TypeError, OSError) as problem:
@@ -169,6 +173,16 @@ def _few(evaluated: Sequence[Mapping[str, Any]], best: int | None) -> list[Mappi
 
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
+
+
+def _submodels(summary: Mapping[str, Any]) -> dict[str, tuple[int, float | None]]:
+    levels, first = summary["levels"], summary["metrics"][0]["name"]
+    measured = summary["final"].get("submodels", {})
+    return {
+        name: (levels[name]["parameters"], _short(values.get(first)))
+        for name, values in measured.items()
+        if name in levels
+    }
 
 
 def _figures(figures: Mapping[str, Any], derived: Mapping[int, Mapping[str, Any]]) -> dict[str, int | float | None]:
