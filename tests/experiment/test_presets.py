@@ -93,7 +93,7 @@ def price(experiment):
 def test_names_are_unique_and_stand_paper_by_paper():
     names = [preset.name for preset in every_preset()]
     assert len(names) == len(set(names)) == len(PRESETS)
-    papers = ["a demonstration", "HeteroFL", "FedRolex", "NeFL", "FedMorph"]
+    papers = ["a demonstration", "the grand comparison", "HeteroFL", "FedRolex", "NeFL", "FedMorph"]
     kinds = [
         (next(i for i, paper in enumerate(papers) if preset.repeats.startswith(paper)), name in LAPTOPS)
         for name, preset in PRESETS.items()

@@ -13,7 +13,7 @@ from nestling.experiment.simulation import Overrides, simulate
 from tests.experiment.test_presets import DATA
 from tests.quick import mostly_slow
 
-EVENINGS = [name for name in PRESETS if name.endswith("-evening")]
+EVENINGS = [name for name in PRESETS if name.endswith("-evening") and "-grand-" not in name]
 MACS, STEPS = 45e12, 130_000  # of a run
 
 

@@ -25,7 +25,7 @@ _DERIVED = ("generalization_gap", "averaged_accuracy")
 _CURVE = ("global_accuracy", "local_accuracy", "worst_submodel", "mean_submodel", "perplexity", "accuracy", *_DERIVED)
 
 
-class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A run that is done.
 
     Attributes
