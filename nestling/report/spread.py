@@ -142,7 +142,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 @panel(
     "Who took part",
-    "How often clients of every level trained, over all rounds and seeds, from the largest level (dark) to the smallest.",
+    "How often clients trained which size, over all rounds and seeds, from the largest (dark) to the smallest.",
     section="overview",
 )
 def participation(groups: Sequence[Experiment]) -> Figure | None:
@@ -156,12 +156,15 @@ def participation(groups: Sequence[Experiment]) -> Figure | None:
                 counts[level] = counts.get(level, 0) + count
         if not sum(counts.values()):
             continue
-        order = [level for result in level_results(group) for level in result.levels]
-        names = sorted(counts, key=lambda name: (order.index(name) if name in order else len(order), name))
+        sizes = {level: result.name for result in level_results(group) for level in result.levels}
+        parts = dict.fromkeys(dict.fromkeys(sizes.values()), 0)
+        for level, count in sorted(counts.items()):
+            name = sizes.get(level, level)
+            parts[name] = parts.get(name, 0) + count
         rows.append(
             {
                 "experiment": group.number,
-                "parts": [{"name": f"level {name}", "count": counts[name]} for name in names],
+                "parts": [{"name": f"level {name}", "count": count} for name, count in parts.items() if count],
                 "dropped": sum(entry.dropped for entry in history),
                 "rounds": len(history),
             }
