@@ -30,9 +30,12 @@ def report_command(
         typer.Option("--out", metavar="FILE", help="The page to write; by default report.html in the first DIR."),
     ] = None,
     figures: Annotated[
-        _Format | None, typer.Option("--figures", help="Also write every figure, for papers, to figures/ beside the page.")
+        _Format | None,
+        typer.Option("--figures", help="Also write every figure, for papers, to figures/ beside the page."),
     ] = None,
-    as_latex: Annotated[bool, typer.Option("--latex", help="Print the table as LaTeX, for the package booktabs.")] = False,
+    as_latex: Annotated[
+        bool, typer.Option("--latex", help="Print the table as LaTeX, for the package booktabs.")
+    ] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
     as_json: AsJson = False,
 ) -> None:

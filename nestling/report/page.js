@@ -69,7 +69,7 @@ window.nestlingRender = (() => {
     const keys = [], { experiments } = data;
     const of = (section) => (data.panels ?? []).filter((panel) => panel.section === section);
     slot(keys, "header", [data.kicker, data.heading, data.sentences, data.tiles, data.problems], header);
-    if (experiments.length > 1) slot(keys, "controls", [experiments, [...state.hidden]], controls);
+    if (experiments.length > 1) slot(keys, "controls", experiments, controls);
     for (const panel of [...of("first"), ...of("curves")]) card(keys, panel, panel.section === "first");
     for (const table of data.tables ?? []) slot(keys, `table ${table.name}`, [table, experiments, state.sort[table.name]], () => Tables.draw(table, page));
     if (of("overview").length) slot(keys, "overview", [of("overview"), experiments], () => html("div", { class: "grid" }, of("overview").map((panel) => panelCard(panel))));
@@ -77,6 +77,9 @@ window.nestlingRender = (() => {
     for (const panel of of("details")) slot(keys, `detail ${panel.name}`, [panel, experiments, [...state.hidden].filter((key) => key.startsWith(panel.name))], () => details(panel));
     if (data.runs?.length) slot(keys, "runs", [data.runs, experiments], runs);
     for (const [key, { node }] of slots) if (!keys.includes(key)) { node.remove(); slots.delete(key); }
+    // The legend stays the same elements, or the second click of a double click would miss its button.
+    for (const button of root.querySelectorAll(".legend [data-experiment]")) button.setAttribute("aria-pressed", String(!page.hides(Number(button.dataset.experiment))));
+    root.querySelector(".legend .all")?.classList.toggle("off", !experiments.some((one) => state.hidden.has(one.label)));
     for (const part of root.querySelectorAll("[data-experiment]:not(button)")) part.classList.toggle("off", page.hides(Number(part.dataset.experiment)));
     for (const [plot, draw] of plots) root.contains(plot) ? draw(plot.clientWidth) : plots.delete(plot);
   }
@@ -94,13 +97,13 @@ window.nestlingRender = (() => {
   function controls() {
     const labels = data.experiments.map((one) => one.label);
     const buttons = data.experiments.map(({ number, label }) => html("button", {
-      type: "button", "data-experiment": number, "data-key": `legend-${label}`, "aria-pressed": String(!state.hidden.has(label)),
+      type: "button", "data-experiment": number, "data-key": `legend-${label}`,
       title: `${label}: click to hide or show, double-click for it alone`,
       onclick: (event) => { if (event.detail < 2) toggle(label); },
       ondblclick: () => alone(label, labels),
     }, named(number)));
     const all = html("button", { type: "button", class: "all", "data-key": "legend-all", onclick: () => { labels.forEach((label) => state.hidden.delete(label)); render(); } }, "show all");
-    return html("div", { class: "legend", role: "group", "aria-label": "Experiments shown" }, buttons, labels.some((label) => state.hidden.has(label)) && all);
+    return html("div", { class: "legend", role: "group", "aria-label": "Experiments shown" }, buttons, all);
   }
 
   function toggle(key) {

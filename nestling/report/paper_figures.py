@@ -88,7 +88,10 @@ def _figures(data: Mapping[str, Any], looks: Looks) -> Iterator[tuple[str, str, 
                 yield name, title, figure
                 continue
             first, measure = figure["axes"][0], figure["measures"][0]
-            pairs = [*((axis, measure) for axis in figure["axes"]), *((first, other) for other in figure["measures"][1:])]
+            pairs = [
+                *((axis, measure) for axis in figure["axes"]),
+                *((first, other) for other in figure["measures"][1:]),
+            ]
             for axis, other in pairs:
                 chosen = {**figure, "axes": [axis], "measures": [other]}
                 yield f"{name}-{_slug(other['name'])}-by-{_slug(axis['name'])}", title, chosen
@@ -105,7 +108,12 @@ def _slug(text: str) -> str:
 
 def _drawn(matplotlib: Any, title: str, figure: Figure, looks: Looks) -> Any:
     rows = len(figure.get("rows", ()))
-    tall = {"strips": _ROW * rows + 0.7, "bars": _ROW * rows + 0.9, "spread": 0.5 * rows + 0.7, "shares": 0.3 * rows + 0.9}
+    tall = {
+        "strips": _ROW * rows + 0.7,
+        "bars": _ROW * rows + 0.9,
+        "spread": 0.5 * rows + 0.7,
+        "shares": 0.3 * rows + 0.9,
+    }
     height = max(1.4, tall.get(figure["kind"], _HEIGHT))
     drawing = matplotlib.figure.Figure(figsize=(_WIDTH, height), layout="constrained")
     axes = drawing.subplots()
@@ -142,7 +150,9 @@ def _scale(axis: Mapping[str, Any], values: Sequence[float | None]) -> tuple[flo
         size, name = unit(largest, COUNTS)
         name += "MACs"
     elif axis["unit"] == "seconds":
-        size, name = next(((size, name) for size, name in ((3600, "h"), (60, "min")) if largest >= 1.5 * size), (1, "s"))
+        size, name = next(
+            ((size, name) for size, name in ((3600, "h"), (60, "min")) if largest >= 1.5 * size), (1, "s")
+        )
     else:
         size, name = 1, ""
     better = ", lower is better" if axis["better"] < 0 else ""
@@ -230,7 +240,9 @@ def _shares(axes: Any, figure: Figure, looks: Looks) -> None:
         for place, part in enumerate(row["parts"]):
             width = 100 * part["count"] / total
             shade = 1 - 0.72 * place / max(1, len(row["parts"]) - 1)
-            axes.barh(number, width, left=start, color=_mixed(looks[row["experiment"]]["colour"], shade), edgecolor="white")
+            axes.barh(
+                number, width, left=start, color=_mixed(looks[row["experiment"]]["colour"], shade), edgecolor="white"
+            )
             if width > 8:
                 text = _plain(part["name"].removeprefix("level "))
                 ink = "white" if shade > 0.62 else "black"

@@ -53,7 +53,12 @@ def _map(held: Tensor) -> Figure:
 def _sizes(sizes: Tensor) -> Figure:
     middles, width, heights = _bins(sizes)
     axes = {"axes": [axis("samples", "training samples")], "measures": [axis("clients", "clients")]}
-    return {"kind": "columns", **axes, "width": width, "bars": [list(pair) for pair in zip(middles, heights, strict=True)]}
+    return {
+        "kind": "columns",
+        **axes,
+        "width": width,
+        "bars": [list(pair) for pair in zip(middles, heights, strict=True)],
+    }
 
 
 def _holders(held: Tensor) -> Figure:

@@ -42,7 +42,12 @@ def test_two_experiments_of_a_method_share_its_colour():
 
 
 def test_names_are_methods_where_that_is_enough():
-    runs = [run("fedavg-large-digits"), run("fedavg-small-digits"), run("nefl-digits", method="nefl"), run("x", method="x")]
+    runs = [
+        run("fedavg-large-digits"),
+        run("fedavg-small-digits"),
+        run("nefl-digits", method="nefl"),
+        run("x", method="x"),
+    ]
     assert display_names(experiments(runs)) == ["FedAvg large", "FedAvg small", "NeFL", "x"]
 
 

@@ -28,7 +28,11 @@ def test_what_is_kept_has_a_pair_of_bars_for_every_axis():
 def test_networks_on_the_way_are_lines_with_names():
     tested = {2: {"global_accuracy": 0.75, "networks": {"averaged": {"accuracy": 0.5}, "morphed": {"accuracy": 0.25}}}}
     (figure,) = networks(experiments([run(history=lines([0.1, 0.2], tested))]))
-    assert [(one["x"]["round"], one["y"]["accuracy"]) for one in figure["series"]] == [([2], [0.75]), ([2], [0.5]), ([2], [0.25])]
+    assert [(one["x"]["round"], one["y"]["accuracy"]) for one in figure["series"]] == [
+        ([2], [0.75]),
+        ([2], [0.5]),
+        ([2], [0.25]),
+    ]
     assert len({one["name"] for one in figure["series"]}) == 3
     assert networks(experiments([run()])) is None
 
@@ -50,4 +54,5 @@ def test_the_gap_compares_clients_with_the_sub_models_that_they_trained():
 def test_there_is_no_gap_where_training_and_test_are_not_about_the_same():
     tested = {1: {"global_accuracy": 0.9, "submodels": {"a": {"accuracy": 0.9}}}}
     assert gap(experiments([run(history=lines([0.8], tested), partition="dirichlet")])) is None
-    assert gap(experiments([run(history=lines([0.8], tested, levels={"e": 1}))])) is None
+    tested = {1: {"submodels": {"a": {"accuracy": 0.9}, "c": {"accuracy": 0.7}}}}
+    assert gap(experiments([run(history=lines([0.8], tested, levels={"e": 1}))])) is None  # e was not tested

@@ -88,7 +88,9 @@ def test_the_page_is_one_small_file_that_asks_for_nothing_and_runs_its_own_scrip
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "connect-src" not in policy
     allowed = re.search("script-src ([^;]*)", policy)[1].split()
-    own = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in parsed.scripts]
+    own = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in parsed.scripts
+    ]
     assert own[1:] == allowed
     assert "nestlingRender" in parsed.scripts[-1]
 
@@ -127,7 +129,9 @@ def test_numbers_are_those_of_the_summary(folder, data):
     for title, mean in means.items():
         assert cells[title]["value"] == pytest.approx(mean, abs=1e-12)
         assert cells[title]["text"].startswith(f"{100 * mean:.1f} ± ")
-    (smallest,) = [row for row in sizes["rows"] if row["cells"][0]["text"] == "heterofl-digits" and row["cells"][1]["text"] == "e"]
+    (smallest,) = [
+        row for row in sizes["rows"] if row["cells"][0]["text"] == "heterofl-digits" and row["cells"][1]["text"] == "e"
+    ]
     assert [cell["value"] for cell in smallest["cells"][2:5]] == list(summary["levels"]["e"].values())[1:]
 
 
@@ -162,7 +166,10 @@ def test_values_that_are_no_numbers_are_gaps_and_the_page_says_so(tmp_path):
     lines[5]["train_loss"] = float("inf")
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = page_data(tmp_path)
-    assert "values that are not numbers, drawn as gaps: global_accuracy (1 times), train_loss (1 times)" in data["problems"][0]
+    assert (
+        "values that are not numbers, drawn as gaps: global_accuracy (1 times), train_loss (1 times)"
+        in data["problems"][0]
+    )
     (curves,) = [panel["figures"][0] for panel in data["panels"] if panel["title"] == "Learning curves"]
     assert [value is None for value in curves["series"][0]["y"]["global_accuracy"]] == [False, True, False, False]
     assert "NaN" not in page_html(data)
@@ -438,7 +445,9 @@ def test_the_policy_stops_a_script_that_is_not_ours(data, tmp_path):
 
 @pytest.mark.slow
 def test_a_phone_is_not_scrolled_sideways(data, tmp_path):
-    check = "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'wide'</script></body>"
+    check = (
+        "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'wide'</script></body>"
+    )
     page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", page_html(data)).replace("</body>", check)
     document, _ = browsed(page, tmp_path, width=500)  # chromium has no narrower window
     assert "<title>fits</title>" in document

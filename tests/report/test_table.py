@@ -129,7 +129,6 @@ def test_columns_without_values_are_left_out():
     assert "final local" not in titles
 
 
-
 def test_a_perplexity_is_shown_once_under_its_label():
     masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
     rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
