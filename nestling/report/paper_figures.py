@@ -19,6 +19,7 @@ from nestling.report.panels import Figure
 Format = Literal["pdf", "svg", "png"]
 
 _WIDTH, _HEIGHT = 4.6, 3.1  # inches: a column and a half of most papers
+_LETTERS = 84  # of a line of the legend, the symbols among them
 _ROW = 0.2  # inches of a row with a name
 _DOTS = 300  # per inch, of PNG
 _SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
@@ -121,7 +122,8 @@ def _drawn(matplotlib: Any, title: str, figure: Figure, looks: Looks) -> Any:
     _DRAW[figure["kind"]](axes, figure, looks)
     handles, names = axes.get_legend_handles_labels()
     if len(names) > 1:
-        drawing.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)))
+        across = max(1, min(3, len(names), _LETTERS // (max(map(len, names)) + 8)))
+        drawing.legend(handles, names, loc="outside lower center", ncols=across)
     return drawing
 
 

@@ -215,7 +215,7 @@ ANY = st.recursive(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_no_summary_makes_the_page_fail(tmp_path, data):
     directory = tmp_path / "heterofl-digits" / "seed-0"
