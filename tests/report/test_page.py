@@ -33,7 +33,6 @@ SHOWN = {
     "Local accuracy of clients": "overview",
     "Who took part": "overview",
     "Coverage: how evenly units were trained": "details",
-    "Generalisation gap": "details",
 }
 
 
