@@ -120,7 +120,8 @@ def _notices(runs: Sequence[Run]) -> list[str]:
         name = f"{run.name or 'unnamed'}, seed {run.seed}"
         if not run.finished:
             state = f"{run.rounds_done} of {run.rounds} rounds" if run.rounds_done else "no round is complete"
-            notices.append(f"{name}, is not finished: {state}. It goes on with: nestling resume {run.directory}")
+            resume = f"unless it still runs, it goes on with: nestling resume {run.directory}"
+            notices.append(f"{name}, is not finished ({state}); {resume}")
         elif not run.final:
             notices.append(f"{name}, tested nothing: it has no evaluation")
         lost: dict[str, int] = {}

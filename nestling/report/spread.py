@@ -19,7 +19,7 @@ _BINS = 25  # of the distribution of local accuracy
 @panel(
     "Accuracy against size",
     "The final result of every size of every method, against what the size costs. High and flat is good: small devices "
-    "are served as well as large ones. A single point is a method whose only model is the whole one.",
+    "are served as well as large ones. A single point is a method with one model for all devices.",
     section="first",
 )
 def by_size(groups: Sequence[Experiment]) -> Figure | None:

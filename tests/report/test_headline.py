@@ -49,6 +49,8 @@ def test_a_method_for_every_size_is_measured_by_the_large_model_on_every_device(
     assert "FedAvg large reaches 99.0 %, but every device must train all 90.0 k parameters" in text
     assert "FedAvg small, which every device can train, reaches 62.0 %" in text
     assert "highest mean over sizes; FedRolex has the best whole model, 98.0 %" in text
+    assert "and the best whole model." in said(large(), mixed(), mixed("heterofl", (0.97, 0.9, 0.8)))[1]
+    assert "and a whole model as good as any." in said(large(), mixed(), mixed("heterofl", (0.975, 0.9, 0.8)))[1]
     assert tiles["Whole model"] == {"label": "Whole model", "value": "97.5 %", "note": "FedAvg large: 99.0 %"}
     assert tiles["Smallest of 3 sizes"]["value"] == "90.0 %"
     assert tiles["Data sent"]["value"] == "26 %"
