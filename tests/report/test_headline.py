@@ -71,6 +71,11 @@ def test_without_the_large_model_nothing_is_compared_with_it():
     assert tiles["Data sent"]["value"] == "2.54 KiB"
 
 
+def test_a_small_model_on_every_device_is_not_taken_for_the_large_one():
+    heading, text, _ = said(small(), mixed())
+    assert "large model" not in heading + text
+
+
 def test_the_large_model_of_other_data_is_no_measure():
     heading, text, _ = said(large(dataset="mnist"), mixed())
     assert heading == "2 experiments on 2 tasks"
