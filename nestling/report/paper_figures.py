@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -203,8 +203,9 @@ def _strips(axes: Any, figure: Figure, looks: Looks) -> None:
     colour = looks[figure["experiment"]]["colour"]
     for number, row in enumerate(figure["rows"]):
         start = 0
-        for width, shade in row["shades"]:
-            axes.barh(number, width, left=start, height=0.75, color=_mixed(colour, shade), linewidth=0)
+        for shade, same in groupby(row["shades"]):
+            width = len(list(same))
+            axes.barh(number, width, left=start, height=0.75, color=_mixed(colour, int(shade, 36) / 35), linewidth=0)
             start += width
     _name_rows(axes, [row["name"] for row in figure["rows"]])
     axes.set_xticks([0, start], ["first unit", "last unit"])

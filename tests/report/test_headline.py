@@ -82,6 +82,10 @@ def test_the_large_model_of_other_data_is_no_measure():
     assert "points below" not in text
 
 
+def test_a_large_model_of_another_kind_is_no_measure():
+    assert "points below" not in said(large(model="resnet18"), mixed())[0]
+
+
 def test_a_large_model_that_is_unfinished_is_no_measure():
     heading, _, _ = said(large(finished=False), mixed())
     assert "large model" not in heading

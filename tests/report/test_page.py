@@ -21,6 +21,7 @@ from nestling.errors import NestlingError, ReportError
 from nestling.report import find, page_data, page_html, panel, write
 from nestling.report.page_content import content
 from nestling.report.panels import PANELS
+from nestling.report.read import Round
 from tests.report import report_runs
 
 EVIL = '</script><img src="x" onerror="document.title=1"><script>document.title=2</script> & %{y} {"\ud800'
@@ -93,6 +94,20 @@ def test_the_page_is_one_small_file_that_asks_for_nothing_and_runs_its_own_scrip
     ]
     assert own[1:] == allowed
     assert "nestlingRender" in parsed.scripts[-1]
+
+
+def test_a_page_of_many_large_runs_stays_small():
+    shares = dict.fromkeys(("global_accuracy", "worst_submodel", "mean_submodel", "local_accuracy", "global_loss"), 0.7)
+    history = tuple(
+        Round(n, n * 12345, n * 12345, n * 98765, evaluation=shares | {"global_loss": 1 / n}) for n in range(1, 401)
+    )
+    coverage = {f"stages.{n}.body.conv1": tuple(range(n, n + 300)) for n in range(60)}
+    runs = [
+        report_runs.run(f"method-{number}", seed, method=f"m{number}", history=history, coverage=coverage)
+        for number in range(12)
+        for seed in range(2)
+    ]
+    assert len(page_html(content(runs))) < 1_000_000
 
 
 def test_a_live_page_has_a_place_for_status_lines_and_may_ask_its_server(data):
