@@ -145,7 +145,9 @@ def _rivals(best: _Entry, rivals: Sequence[_Entry]) -> str:
     """Return how the best by the mean over sizes stands to the other methods for several sizes."""
     whole = max([best, *rivals], key=lambda entry: entry.score)
     lead = "lowest" if best.way < 0 else "highest"
-    text = f"Of {len(rivals) + 1} methods for mixed devices it has the {lead} mean over sizes"
+    every = {entry.experiment.runs[0].method for entry in (best, *rivals)}
+    kind = "methods" if len(every) > len(rivals) else "experiments"
+    text = f"Of {len(rivals) + 1} {kind} for mixed devices it has the {lead} mean over sizes"
     if whole is not best:
         text += f"; {whole.name} has the best whole model, {_score(whole)}"
     elif any(entry.score == best.score for entry in rivals):

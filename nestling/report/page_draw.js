@@ -116,8 +116,8 @@ const Draw = (() => {
   const mixed = (colour, share) => (share >= 1 ? colour : `color-mix(in srgb, ${colour} ${Math.round(100 * share)}%, var(--card))`);
 
   const pen = document.createElement("canvas").getContext("2d");
-  function textWidth(text, size = 12) {
-    pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  function textWidth(text, weight = 400) {
+    pen.font = `${weight} 12px ${getComputedStyle(document.body).fontFamily}`;
     return pen.measureText(text).width;
   }
 

@@ -49,7 +49,7 @@ const Rows = (() => {
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "spread", role: "img", "aria-label": figure.title });
     const scale = axis({ low: figure.low, high: figure.high, unit: figure.unit, start: left, end: right, gap: 62 });
     for (const { value, text } of scale.ticks) {
-      const x = scale.place(value), half = textWidth(text, 12) / 2;
+      const x = scale.place(value), half = textWidth(text) / 2;
       picture.append(svg("line", { x1: x, x2: x, y1: 18, y2: height - 36, class: "grid" }));
       picture.append(svg("text", { x: Math.max(half, Math.min(width - half, x)), y: height - 22, "text-anchor": "middle" }, text));
     }
