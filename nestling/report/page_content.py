@@ -132,8 +132,8 @@ def _notices(runs: Sequence[Run]) -> list[str]:
             if entry.train_loss is None and any(entry.levels.values()):
                 lost["train_loss"] = lost.get("train_loss", 0) + 1
         if lost:
-            found = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
-            notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {found}")
+            counts = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
+            notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {counts}")
     return notices
 
 
