@@ -1,27 +1,56 @@
-"""Learning curves: panels of a measure against rounds, bytes, MACs and simulated time."""
+"""Learning curves: a measure against rounds, bytes, MACs and simulated time."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from nestling.amounts import BYTES, COUNTS, unit
 from nestling.report.measures import TITLES, direction, is_share, leading, title
-from nestling.report.panels import Figure, figure, label, line, mark, panel, tint
-from nestling.report.read import Round, Run
-from nestling.report.runs_by_seed import Experiment, Statistic, experiments, statistic
-
-Point = tuple[float, Statistic]
+from nestling.report.panels import Figure, axis, lines, panel, short
+from nestling.report.read import Round
+from nestling.report.runs_by_seed import Experiment, statistic
 
 _FAR = 2.5  # use a logarithmic axis if one experiment spends so many times what another does
+_MOST_POINTS, _MOST_NUMBERS = 400, 60_000  # of a curve, and of all curves: pages stay small
+
+_PLACES: dict[str, Any] = {
+    "round": lambda entry: entry.round,
+    "bytes": lambda entry: entry.bytes,
+    "macs": lambda entry: entry.client_macs,
+    "seconds": lambda entry: entry.simulated_seconds,
+}
 
 
-def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
-    """Return the measures that a reader of the page can choose from, with their title and whether it is a share.
+@panel(
+    "Learning curves",
+    "The mean over seeds after every evaluated round; the band is one standard deviation. Against data, computation or "
+    "time, further left is cheaper.",
+    section="curves",
+)
+def learning_curves(groups: Sequence[Experiment]) -> Figure | None:
+    """Draw every measure against rounds, bytes sent, MACs of clients, and simulated time where there is a clock."""
+    measures = chosen(groups)
+    most = max(50, min(_MOST_POINTS, _MOST_NUMBERS // max(1, len(groups) * len(measures))))
+    series: list[dict[str, Any]] = [
+        {"experiment": group.number, **_thinned(track, most)}
+        for group in groups
+        if (track := curve(group, [measure["name"] for measure in measures]))
+    ]
+    if not series or not measures:
+        return None
+    axes = [
+        axis("round", "round"),
+        axis("bytes", "data sent, both ways", "bytes", log=_is_wide(series, "bytes")),
+        axis("macs", "client computation", "macs", log=_is_wide(series, "macs")),
+    ]
+    if any(any(one["x"]["seconds"]) for one in series):
+        axes.append(axis("seconds", "simulated time", "seconds", log=_is_wide(series, "seconds")))
+    return lines(axes, measures, series)
 
-    The measure that runs are judged by comes first.
-    """
+
+def chosen(groups: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """Return the measures that a reader of the page can choose from; the one that runs are judged by comes first."""
+    runs = [run for group in groups for run in group.runs]
     seen: dict[str, list[float]] = {}
     for run in runs:
         for entry in run.history:
@@ -30,110 +59,69 @@ def chosen(runs: Sequence[Run]) -> dict[str, dict[str, str | bool]]:
     metrics = next((run.metrics for run in runs if run.metrics), ())
     lead = leading(seen, metrics)
     order = dict.fromkeys([*([lead] if lead else ()), *(name for name in TITLES if name in seen), *seen])
-    less = {name for name in order if "loss" not in name and direction(name, max(seen[name]), metrics) == -1}
-    return {
-        name: {
-            "title": title(name) + (" (lower is better)" if name in less else ""),
-            "share": is_share(name, max(seen[name]), metrics),
-        }
+    return [
+        axis(
+            name,
+            title(name),
+            "percent" if is_share(name, max(seen[name]), metrics) else "number",
+            better=direction(name, max(seen[name]), metrics),
+        )
         for name in order
-    }
+    ]
 
 
-def points(experiment: Experiment, name: str, along: Callable[[Round], float | None]) -> list[Point]:
-    """Return x and the statistic of a measure over seeds after every round that all counted runs evaluated.
+def curve(group: Experiment, names: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
+    """Return the places, values and deviations of measures after every round that all counted runs evaluated.
 
-    `along` returns the x of a round; it is averaged over seeds, too.
+    A value is None where a run that has this measure elsewhere has none; the result is empty if no round is left.
     """
-    tracks: list[dict[int, tuple[float, float]]] = []
-    for run in experiment.counted:
-        track = {}
-        for entry in run.history:
-            place = along(entry)
-            if entry.measured and name in entry.measured.values and place is not None:
-                track[entry.round] = (place, entry.measured.values[name])
+    tracks: list[dict[int, Round]] = []
+    for run in group.counted:
+        track = {entry.round: entry for entry in run.history if entry.measured}
         if track:
             tracks.append(track)
-    result = []
-    for number in sorted(set.intersection(*map(set, tracks)) if tracks else ()):
-        places, values = zip(*(track[number] for track in tracks), strict=True)
-        if over_seeds := statistic(values):
-            result.append((sum(places) / len(places), over_seeds))
-    return result
+    rounds = sorted(set.intersection(*map(set, tracks))) if tracks else []
+    if not rounds:
+        return {}
+    x: dict[str, list[float | None]] = {
+        place: [_mean([of(track[number]) for track in tracks]) for number in rounds] for place, of in _PLACES.items()
+    }
+    y: dict[str, list[float | None]] = {}
+    deviation: dict[str, list[float | None]] = {}
+    for name in names:
+        values = [[_value(track[number], name) for number in rounds] for track in tracks]
+        having = [line for line in values if any(value is not None for value in line)]
+        if not having:
+            continue
+        known = [[value for value in at if value is not None] for at in zip(*having, strict=True)]
+        points = [statistic(values) if len(values) == len(having) else None for values in known]
+        y[name] = [point.mean if point else None for point in points]
+        if any(point and point.deviation for point in points):
+            deviation[name] = [point.deviation if point else None for point in points]
+    return {"x": x, "y": y, "deviation": deviation}
 
 
-def _curves(
-    runs: Sequence[Run], along: Callable[[Round], float | None], axis: str, units: tuple[str, ...] = ()
-) -> Figure | None:
-    measures = chosen(runs)
-    tracks = [
-        (experiment, name, track)
-        for experiment in experiments(runs)
-        for name in measures
-        if (track := points(experiment, name, along))
-    ]
-    if not tracks:
-        return None
-    ends = [track[-1][0] for _, _, track in tracks]
-    size, called = unit(max(ends), units) if units else (1, "")
-    bands, lines = [], []
-    for experiment, name, track in tracks:
-        x = [place / size for place, _ in track]
-        lines.append(line(experiment, x, [value.mean for _, value in track], name))
-        if any(value.deviation for _, value in track):
-            bands.append(_band(experiment, x, [value for _, value in track], name))
-    log = min(ends) > 0 and max(ends) > _FAR * min(ends)
-    starts = [track[0][0] for _, _, track in tracks]
-    scale = _log(min(starts) / size, max(ends) / size) if log else {"rangemode": "tozero"}
-    return figure(bands + lines, f"{axis} ({called})" if called else axis, "", xaxis=scale, hovermode="closest")
+def _value(entry: Round, name: str) -> float | None:
+    return entry.measured.values.get(name) if entry.measured else None
 
 
-def _log(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis with labelled ticks at 1, 2 and 5 of every power; plotly would label bare digits."""
-    if low <= 0:
-        return {"type": "log"}
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _band(experiment: Experiment, x: list[float], values: Sequence[Statistic], name: str) -> dict[str, Any]:
-    """Return the area of one standard deviation around a line: forward along its top, back along its bottom."""
-    above = [value.mean + (value.deviation or 0) for value in values]
-    below = [value.mean - (value.deviation or 0) for value in values]
+def _thinned(track: dict[str, dict[str, list[float | None]]], most: int) -> dict[str, dict[str, list[float | None]]]:
+    """Return at most about `most` points of a curve, evenly chosen, the first and the last among them."""
+    count = len(track["x"]["round"])
+    kept = sorted({round(place * (count - 1) / (most - 1)) for place in range(most)}) if count > most else range(count)
     return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": x + x[::-1],
-        "y": above + below[::-1],
-        "fill": "toself",
-        "fillcolor": tint(experiment.number, 0.18),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": label(experiment),
-        "meta": mark(experiment, name),
+        key: {name: [short(values[place]) for place in kept] for name, values in columns.items()}
+        for key, columns in track.items()
     }
 
 
-@panel("By round", "The mean over seeds after every evaluated round; the band is one standard deviation.")
-def by_round(runs: Sequence[Run]) -> Figure | None:
-    """Draw the measure against rounds."""
-    return _curves(runs, lambda entry: entry.round, "round")
-
-
-@panel("By data sent", "The same against bytes to and from all clients: further left is cheaper to transmit.")
-def by_bytes(runs: Sequence[Run]) -> Figure | None:
-    """Draw the measure against bytes."""
-    return _curves(runs, lambda entry: entry.bytes, "data sent, both ways", BYTES)
-
-
-@panel("By computation", "The same against multiply–accumulate operations that clients spent on training.")
-def by_macs(runs: Sequence[Run]) -> Figure | None:
-    """Draw the measure against MACs."""
-    return _curves(runs, lambda entry: entry.client_macs, "client MACs", COUNTS)
-
-
-@panel("By simulated time", "The same against the time the fleet would have taken, its slowest devices included.")
-def by_time(runs: Sequence[Run]) -> Figure | None:
-    """Draw the measure against simulated time, where there is a clock."""
-    return _curves(runs, lambda entry: entry.simulated_seconds, "simulated seconds")
+def _is_wide(series: Sequence[dict[str, Any]], name: str) -> bool:
+    """Return whether the ends of curves are so far apart that only a logarithmic axis shows all of them."""
+    ends = [known[-1] for one in series if (known := [x for x in one["x"][name] if x is not None])]
+    starts = [known[0] for one in series if (known := [x for x in one["x"][name] if x is not None])]
+    return bool(ends) and min(starts) > 0 and max(ends) > _FAR * min(ends)

@@ -23,14 +23,41 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """
     unique: dict[Path, Path] = {}
     for path in map(Path, paths):
-        if not path.is_dir():
-            raise ReportError(no_directory(path))
-        directories = list(_directories(path))
-        if not directories:
-            raise ReportError(f"there is no run in {path}: a run directory holds {CONFIG} and {METRICS}")
-        for directory in directories:
+        for directory in _run_directories(path):
             unique.setdefault(directory.resolve(), directory)
     return [read(directory) for directory in unique.values()]
+
+
+def find_readable(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
+    """Return the runs in `paths` that can be read, as `find` does, and a sentence for everything that cannot be read.
+
+    >>> find_readable(["no/such/folder"])
+    ([], ['there is no directory no/such/folder'])
+    """
+    runs: dict[Path, Run] = {}
+    problems: list[str] = []
+    for path in map(Path, paths):
+        try:
+            directories = _run_directories(path)
+        except ReportError as problem:
+            problems.append(str(problem))
+            continue
+        for directory in directories:
+            try:
+                runs.setdefault(directory.resolve(), read(directory))
+            except ReportError as problem:
+                problems.append(str(problem))
+    return list(runs.values()), problems
+
+
+def _run_directories(path: Path) -> list[Path]:
+    """Return the run directories in a folder; raise if there is none."""
+    if not path.is_dir():
+        raise ReportError(no_directory(path))
+    directories = list(_directories(path))
+    if not directories:
+        raise ReportError(f"there is no run in {path}: a run directory holds {CONFIG} and {METRICS}")
+    return directories
 
 
 def _directories(folder: Path) -> Iterator[Path]:

@@ -3,92 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
+from nestling.report.panels import Figure, axis, lines, panel, short
 from nestling.report.read import Run
-from nestling.report.runs_by_seed import Experiment, experiments
+from nestling.report.runs_by_seed import Experiment
 
-_NETWORKS = {"server": "solid", "averaged": "dash", "morphed": "dot"}  # the network → its line style
+_NETWORKS = {  # the network → its name, and its shade
+    "server": ("the server's large network", 1.0),
+    "averaged": ("the average of clients' small ones", 0.65),
+    "morphed": ("just after pruning", 0.4),
+}
+_OTHER_SLICES = ("fedrolex", "fed-dropout")  # whose clients train other units than those of the tested sub-models
 
 
 @panel(
-    "Generalisation gap",
-    "Accuracy of clients on their own samples while training, less that of the global model on the test set.",
+    "Compression of layers",
+    "The share of every axis in the first network that clients got (pale) and in the last, from input to output "
+    "(FedMorph, Figure 3).",
 )
-def gap(runs: Sequence[Run]) -> Figure | None:
-    """Draw training accuracy, averaged since the last evaluation, less test accuracy (FedMorph, Figures 4 and 8)."""
-    data = []
-    for experiment in experiments(runs):
-        tracks = [_gaps(run) for run in experiment.counted]
-        rounds = sorted(set.intersection(*map(set, tracks))) if tracks else []
-        if rounds:
-            data.append(
-                line(experiment, rounds, [sum(track[round] for track in tracks) / len(tracks) for round in rounds])
-            )
-    return figure(data, "round", "training less test accuracy", yaxis={"tickformat": ".1%"}) if data else None
-
-
-def _gaps(run: Run) -> dict[int, float]:
-    gaps, trained = {}, []
-    for entry in run.history:
-        if entry.train_accuracy is not None:
-            trained.append(entry.train_accuracy)
-        tested = entry.measured.values.get("global_accuracy") if entry.measured else None
-        if tested is not None and trained:
-            gaps[entry.round] = sum(trained) / len(trained) - tested
-            trained = []
-    return gaps
-
-
-@panel("Units kept", "The share of every axis in the first network that clients got (pale) and in the last.", wide=True)
-def kept(runs: Sequence[Run]) -> Figure | None:
+def kept(groups: Sequence[Experiment]) -> list[Figure] | None:
     """Draw how much of every axis is kept, first and last (FedMorph, Figures 3 and 7)."""
-    data: list[dict[str, Any]] = []
-    for experiment in experiments(runs):
-        kept_units = next((run.panels["kept"] for run in experiment.counted if _is_kept(run.panels.get("kept"))), None)
-        if kept_units is None:
+    figures = []
+    for group in groups:
+        units = next((run.panels["kept"] for run in group.counted if _is_kept(run.panels.get("kept"))), None)
+        if units is None:
             continue
-        for when, shade in (("first", tint(experiment.number, 0.35)), ("last", colour(experiment.number))):
-            shares = {axis: share for axis, share in kept_units[when].items() if isinstance(share, int | float)}
-            data.append(
-                {
-                    "type": "bar",
-                    "x": [escape(axis) for axis in shares],
-                    "y": list(shares.values()),
-                    "name": f"{label(experiment)}: {when}",
-                    "marker": {"color": shade},
-                    "meta": mark(experiment),
-                    "hovertemplate": f"%{{x}}, {when}: %{{y:.1%}}<extra>{label(experiment)}</extra>",
-                }
-            )
-    layout = {"barmode": "group", "yaxis": {"tickformat": ".0%", "rangemode": "tozero"}, "xaxis": {"type": "category"}}
-    return figure(data, "axis, from input to output", "units kept", height=360, **layout) if data else None
+        rows = [
+            {"name": name, "values": [short(units["first"].get(name)), short(share)]}
+            for name, share in units["last"].items()
+        ]
+        figures.append(
+            {
+                "kind": "bars",
+                "experiment": group.number,
+                "groups": ["first network", "last network"],
+                "rows": rows,
+                "title": "units kept",
+            }
+        )
+    return figures or None
 
 
 @panel(
     "Networks on the way",
-    "The large network (solid), the average of the clients' small ones (dashed), and just after pruning (dotted).",
+    "The accuracy of the server's large network, of the average of the clients' small ones, and just after pruning "
+    "(FedMorph, Figure 10).",
 )
-def networks(runs: Sequence[Run]) -> Figure | None:
+def networks(groups: Sequence[Experiment]) -> list[Figure] | None:
     """Draw the accuracy of the server's, the averaged and the morphed network (FedMorph, Figure 10)."""
-    data = []
-    for experiment in experiments(runs):
-        for name, dash in _NETWORKS.items():
-            track = _track(experiment, name)
-            if track:
-                drawn = line(experiment, list(track), list(track.values()))
-                drawn["name"] = f"{label(experiment)}: {name}"
-                drawn["line"] = {**drawn["line"], "dash": dash}
-                data.append(drawn)
-    return figure(data, "round", "accuracy", yaxis={"tickformat": ".0%"}) if data else None
+    figures = []
+    for group in groups:
+        series = [
+            {
+                "experiment": group.number,
+                "name": name,
+                "shade": shade,
+                "x": {"round": list(track)},
+                "y": {"accuracy": [short(value) for value in track.values()]},
+            }
+            for network, (name, shade) in _NETWORKS.items()
+            if (track := _track(group, network))
+        ]
+        if series:
+            measures = [axis("accuracy", "accuracy", "percent", better=1)]
+            figures.append(lines([axis("round", "round")], measures, series, experiment=group.number))
+    return figures or None
 
 
-def _track(experiment: Experiment, name: str) -> dict[int, float]:
+@panel(
+    "Generalisation gap",
+    "Accuracy of clients on their own samples while training, less that of the same model on the test set (FedMorph, "
+    "Figure 4). Only where all clients train the model that is tested, and have equally distributed data.",
+)
+def gap(groups: Sequence[Experiment]) -> Figure | None:
+    """Draw training accuracy, averaged since the last evaluation, less test accuracy (FedMorph, Figures 4 and 8)."""
+    series = []
+    for group in groups:
+        tracks = [_gaps(run) for run in group.counted if _is_comparable(run)]
+        rounds = sorted(set.intersection(*map(set, tracks))) if tracks else []
+        if rounds:
+            means = [sum(track[number] for track in tracks) / len(tracks) for number in rounds]
+            series.append(
+                {"experiment": group.number, "x": {"round": rounds}, "y": {"gap": [short(mean) for mean in means]}}
+            )
+    measures = [axis("gap", "training less test accuracy, points", "percent")]
+    return lines([axis("round", "round")], measures, series) if series else None
+
+
+def _is_comparable(run: Run) -> bool:
+    """Return whether clients all train the model that is tested, on data like those of the test."""
+    sizes = run.final.submodels if run.final else {}
+    return run.partition == "iid" and len(sizes) == 1 and run.method not in _OTHER_SLICES
+
+
+def _gaps(run: Run) -> dict[int, float]:
+    gaps: dict[int, float] = {}
+    trained: list[float] = []
+    for entry in run.history:
+        if entry.train_accuracy is not None:
+            trained.append(entry.train_accuracy)
+        if not entry.measured:
+            continue
+        accuracies = [values.get("accuracy") for values in entry.measured.submodels.values()]
+        if trained and len(accuracies) == 1 and (accuracy := accuracies[0]) is not None:
+            gaps[entry.round] = sum(trained) / len(trained) - accuracy
+        trained = []
+    return gaps
+
+
+def _track(group: Experiment, name: str) -> dict[int, float]:
     """Return the accuracy of a network by round, averaged over seeds."""
     accuracies: dict[int, list[float]] = {}
-    for run in experiment.counted:
+    for run in group.counted:
         for entry in run.history:
             evaluation = entry.evaluation or {}
             tested = evaluation.get("networks")
@@ -102,4 +129,7 @@ def _track(experiment: Experiment, name: str) -> dict[int, float]:
 
 def _is_kept(value: Any) -> bool:
     """Return whether a value describes the first and the last network: when → axis → share."""
-    return isinstance(value, Mapping) and all(isinstance(value.get(when), Mapping) for when in ("first", "last"))
+    return isinstance(value, Mapping) and all(
+        isinstance(value.get(when), Mapping) and all(isinstance(share, int | float) for share in value[when].values())
+        for when in ("first", "last")
+    )

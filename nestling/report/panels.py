@@ -1,126 +1,128 @@
 """The registry of the page's panels; a decorated function adds one.
 
-A panel takes all runs and returns a figure of plotly.js (a dictionary with ``data`` and ``layout``, in plain lists and
-numbers), a piece of HTML, or None if these runs have nothing to show. `experiments` groups the runs; ``run.panels``
-holds what a method wrote to ``summary.json`` under ``panels``::
+A panel takes the experiments and returns a figure, a list of figures (often one per experiment), or None if there is
+nothing to show. A figure is a plain dictionary: the page's script and `nestling report --figures` both draw it.
+``run.panels`` holds what a method wrote to ``summary.json`` under ``panels``::
 
-    @panel("How wide the networks were", "Units kept after every morph.", wide=True)
-    def widths(runs):
+    @panel("How wide the networks were", "Units kept after every morph.")
+    def widths(groups):
         data = [
-            line(experiment, rounds, units)
-            for experiment in experiments(runs)
-            if (morph := experiment.runs[0].panels.get("morph"))
-            for rounds, units in [(morph["rounds"], morph["units"])]
+            {"experiment": group.number, "x": {"round": morph["rounds"]}, "y": {"units": morph["units"]}}
+            for group in groups
+            if (morph := group.runs[0].panels.get("morph"))
         ]
-        return figure(data, "round", "units") if data else None
+        return lines([axis("round", "round")], [axis("units", "units kept")], data) if data else None
 
-The legend hides and shows traces and elements that carry the number of an experiment (`mark`; ``data-experiment`` in
-HTML). The page sets the colours and fonts of axes. Escape texts that come from files, as `label` does.
+Kinds of figures, and what they hold beside ``kind`` and, if they are about one experiment, ``experiment``:
+
+=========  =============================================================================================================
+lines      ``axes``, ``measures`` (the reader chooses one of each), ``series`` (see `lines`)
+strips     ``rows``: name, units, ``even`` (least over most), ``shades``: a digit from 0 to z per part
+bars       ``groups`` (names) and ``rows``: name, ``values`` (shares, one per group)
+spread     ``unit``, ``low``, ``high`` and ``rows``: experiment, ``bins`` (counts), mean, quantiles, count
+shares     ``rows``: experiment, ``parts``: name and count
+nested     ``sizes``, the largest first: name, parameters, bytes, macs, and the numbers of the experiments that use them
+columns    ``axes`` and ``measures`` (one each), ``bars``: pairs of a place and a height, and ``width``
+map        ``axes`` and ``measures`` (one each), ``values``: a list of rows
+=========  =============================================================================================================
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment
 
 Figure = dict[str, Any]
-Drawn = Figure | str | None
-Draw = Callable[[Sequence[Run]], Drawn]
-
-# Each has a contrast of at least 3 to 1 on the light and the dark page, and neighbours differ in lightness or hue.
-COLOURS = ("#2f7ed8", "#d9730d", "#1f9d72", "#a35fe0", "#d64561", "#1796ad", "#9c7a12", "#cf4d9c", "#6b7f99", "#6f8f1f")
-DASHES = ("solid", "dash", "dot", "dashdot")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon", "hexagon", "hourglass")
+Drawn = Figure | list[Figure] | None
+Draw = Callable[[Sequence[Experiment]], Drawn]
+Section = Literal["first", "curves", "overview", "details"]
+Unit = Literal["number", "percent", "count", "bytes", "macs", "seconds"]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of the page: its title, a sentence on how to read it, and the function that draws it."""
+    """A part of the page: its title, a sentence on how to read it, the function that draws it, and its section.
+
+    Details can be folded; the other sections are always visible.
+    """
 
     title: str
     about: str
     draw: Draw
-    wide: bool = False
+    section: Section = "details"
+
+    @property
+    def name(self) -> str:
+        """The title as a part of file names and of links."""
+        return "".join(sign if sign.isalnum() else "-" for sign in self.title.lower())
 
 
 PANELS: list[Panel] = []
 
 
-def panel(title: str, about: str, wide: bool = False) -> Callable[[Draw], Draw]:
-    """Return a decorator that adds a panel at the end of the page.
+def panel(title: str, about: str, section: Section = "details") -> Callable[[Draw], Draw]:
+    """Return a decorator that adds a panel at the end of its section.
 
     Parameters
     ----------
     title, about
         Its heading, and a sentence that says how to read it.
-    wide
-        Whether it takes the whole width of the page.
+    section
+        Where on the page it is.
 
     Examples
     --------
-    >>> @panel("Runs", "How many there are.")
-    ... def count(runs):
-    ...     return f"<p>{len(runs)}</p>"
-    >>> PANELS.pop().title
-    'Runs'
+    >>> @panel("Seeds", "How many runs an experiment has.", section="overview")
+    ... def seeds(groups):
+    ...     data = [{"x": {"number": [group.number]}, "y": {"seeds": [len(group.runs)]}} for group in groups]
+    ...     return lines([axis("number", "experiment")], [axis("seeds", "seeds")], data)
+    >>> PANELS.pop().name
+    'seeds'
     """
 
     def add(draw: Draw) -> Draw:
-        PANELS.append(Panel(title, about, draw, wide))
+        PANELS.append(Panel(title, about, draw, section))
         return draw
 
     return add
 
 
-def colour(number: int) -> str:
-    """Return the colour of the experiment with this number."""
-    return COLOURS[number % len(COLOURS)]
+def axis(name: str, title: str, unit: Unit = "number", *, log: bool = False, better: int = 0) -> dict[str, Any]:
+    """Return an axis: its name in series, its title, the unit of its values, and which direction is better."""
+    return {"name": name, "title": title, "unit": unit, "log": log, "better": better}
 
 
-def tint(number: int, opacity: float) -> str:
-    """Return the colour of an experiment with some opacity.
+def lines(
+    axes: Sequence[Mapping[str, Any]],
+    measures: Sequence[Mapping[str, Any]],
+    series: Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> Figure:
+    """Return a figure of lines.
 
-    >>> tint(0, 0.2)
-    'rgba(47, 126, 216, 0.2)'
+    Parameters
+    ----------
+    axes, measures
+        What a reader can choose for x and for y, from `axis`.
+    series
+        The lines. ``x`` and ``y`` map the name of an axis or a measure to values, None where there is none; so does
+        ``deviation``, which is optional. ``experiment`` is the number of the experiment, whose colour and name the
+        line gets; ``name`` tells lines of one experiment apart, ``shade`` in (0, 1] makes them paler, and ``texts``
+        belong to points.
+    more
+        ``guides``: single points get a line across. ``errors``: deviations are drawn as bars, not as bands.
+        ``experiment``: the only one that the figure is about. ``names``: what the values of x stand for.
     """
-    plain = colour(number)
-    red, green, blue = (int(plain[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red}, {green}, {blue}, {opacity})"
+    return {"kind": "lines", "axes": list(axes), "measures": list(measures), "series": list(series), **more}
 
 
-def label(experiment: Experiment) -> str:
-    """Return the name of an experiment, escaped for HTML and for plotly, which interprets some HTML, too."""
-    return html.escape(experiment.label)
+def short(value: float | None) -> float | None:
+    """Return a number with six significant digits, which is finer than a screen shows, to keep pages small.
 
-
-def mark(experiment: Experiment, measure: str | None = None) -> dict[str, Any]:
-    """Return the metadata that ties a trace to the legend and, if given, to a selectable measure."""
-    return {"experiment": experiment.number, "measure": measure}
-
-
-def line(experiment: Experiment, x: Sequence[float], y: Sequence[float], measure: str | None = None) -> dict[str, Any]:
-    """Return a line in the colour of an experiment; beyond ten experiments, colours repeat with other dashes."""
-    number = experiment.number
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(x) <= 40 else "lines",
-        "x": list(x),
-        "y": list(y),
-        "name": label(experiment),
-        "line": {"color": colour(number), "width": 2.25, "dash": DASHES[number // len(COLOURS) % len(DASHES)]},
-        "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 6},
-        "meta": mark(experiment, measure),
-    }
-
-
-def figure(data: Sequence[dict[str, Any]], x: str, y: str, height: int | None = None, **layout: Any) -> Figure:
-    """Return a figure with titled axes and a minimum height; `layout` is passed on to plotly."""
-    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
-    for name in axes:
-        axes[name] |= layout.pop(name, {})
-    return {"data": list(data), "layout": axes | layout} | ({"height": height} if height else {})
+    >>> short(0.123456789), short(1234567.0), short(None)
+    (0.123457, 1234570.0, None)
+    """
+    return None if value is None else float(f"{value:.6g}")

@@ -1,161 +1,218 @@
-"""Panels of final results: by the size of sub-models, by client, and how often every unit was trained."""
+"""Panels of final results: by size, by client, who took part, and how often every unit was trained."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from html import escape
-from itertools import groupby
 from typing import Any
 
-from nestling.report.measures import leading
-from nestling.report.panels import Figure, colour, figure, label, line, mark, panel, tint
-from nestling.report.read import Run
-from nestling.report.runs_by_seed import Experiment, experiments, statistic
+from nestling.report.level_results import level_results
+from nestling.report.measures import is_share, title
+from nestling.report.panels import Figure, axis, lines, panel, short
+from nestling.report.runs_by_seed import Experiment
 
-_POINTS = 1000  # draw single clients of an experiment up to this number, and only their distribution beyond
-_LETTERS = 24  # the length of a name beside a violin; the legend shows all of it
 _STEPS = 128  # the parts of a strip
-
-
-@panel("Sub-models by size", "Final result of every sub-model against its parameters: flat is good for small devices.")
-def by_size(runs: Sequence[Run]) -> Figure | None:
-    """Draw the result of sub-models against their number of parameters."""
-    data, kinds = [], set()
-    for experiment in experiments(runs):
-        points = []
-        for level, cost in next((run.levels for run in experiment.counted if run.levels), {}).items():
-            measured = [run.final.submodels.get(level, {}) for run in experiment.counted if run.final]
-            metrics = experiment.runs[0].metrics
-            first = metrics[0].name if metrics else "accuracy"
-            kind = first if any(first in values for values in measured) else leading(measured[0] if measured else ())
-            value = statistic(values[kind] for values in measured if kind in values) if kind else None
-            if value and kind and cost.parameters:
-                kinds.add(kind)
-                points.append((cost.parameters, value, level))
-        if not points:
-            continue
-        points.sort(key=lambda point: point[0])
-        trace = line(experiment, [parameters for parameters, _, _ in points], [value.mean for _, value, _ in points])
-        trace["mode"] = "lines+markers"
-        trace["text"] = [f"sub-model {escape(level)}" for _, _, level in points]
-        if any(value.deviation for _, value, _ in points):
-            spread = [value.deviation or 0 for _, value, _ in points]
-            trace["error_y"] = {"array": spread, "thickness": 1.25, "width": 3, "color": colour(experiment.number)}
-        data.append(trace)
-    if not data:
-        return None
-    share = kinds == {"accuracy"}
-    return figure(
-        data,
-        "parameters",
-        "accuracy" if share else " / ".join(sorted(kinds)),
-        xaxis={"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside", "ticklen": 3}},
-        yaxis={"tickformat": ".1~%"} if share else {},
-    )
+_SHADES = "0123456789abcdefghijklmnopqrstuvwxyz"
+_BINS = 25  # of the distribution of local accuracy
 
 
 @panel(
-    "Local accuracy of clients", "Each point is a client on data like its own, after the last round: narrow is fair."
+    "Accuracy against size",
+    "The final result of every size of every method, against what the size costs. High and flat is good: small devices "
+    "are served as well as large ones. A single point is a method with one model for all devices.",
+    section="first",
 )
-def by_client(runs: Sequence[Run]) -> Figure | None:
-    """Draw the distribution of local accuracy over clients."""
-    data: list[dict[str, Any]] = []
-    short: dict[str, str] = {}
-    for experiment in reversed(experiments(runs)):  # plotly draws the first at the bottom
-        cut = experiment.label if len(experiment.label) <= _LETTERS else experiment.label[: _LETTERS - 1] + "…"
-        short[str(experiment.number)] = escape(cut)
-        values = [value for run in experiment.counted for value in run.local.values()]
-        if not values:
+def by_size(groups: Sequence[Experiment]) -> Figure | None:
+    """Draw the result of sub-models against their parameters, or their bytes, or the MACs of a sample."""
+    series: list[dict[str, Any]] = []
+    kinds: dict[str, float] = {}
+    for group in groups:
+        results = [result for result in level_results(group) if result.value]
+        results.sort(key=lambda result: result.cost.parameters)
+        if not results:
             continue
-        few = len(values) <= _POINTS
-        data.append(
+        values = [result.value for result in results if result.value]
+        kinds[results[0].kind] = max(value.mean for value in values)
+        costs = [result.cost for result in results]
+        series.append(
             {
-                "type": "violin",
-                "orientation": "h",
-                "x": values,
-                "y0": str(experiment.number),
-                "name": label(experiment),
-                "points": "all" if few else False,
-                "jitter": 0.6,
-                "pointpos": 0,
-                "spanmode": "hard",
-                "width": 0.9,
-                "marker": {"size": 3, "opacity": 0.45, "color": colour(experiment.number)},
-                "line": {"color": colour(experiment.number), "width": 1.25},
-                "fillcolor": tint(experiment.number, 0.14),
-                "meanline": {"visible": True, "width": 2},
-                "hoveron": "points",
-                "meta": mark(experiment),
+                "experiment": group.number,
+                "x": {
+                    "parameters": [cost.parameters for cost in costs],
+                    "bytes": [cost.bytes for cost in costs],
+                    "macs": [cost.macs for cost in costs],
+                },
+                "y": {"score": [short(value.mean) for value in values]},
+                "deviation": {"score": [short(value.deviation) for value in values]},
+                "texts": [f"level {result.name}" for result in results],
             }
         )
-    if not data:
+    if not series:
         return None
-    names = {"tickvals": [trace["y0"] for trace in data], "ticktext": [short[trace["y0"]] for trace in data]}
-    return figure(
-        data,
-        "local accuracy",
-        "",
-        height=150 + 64 * len(data),
-        xaxis={"tickformat": ".1~%"},
-        yaxis={"type": "category", "showgrid": False} | names,
-    )
+    metrics = next((group.runs[0].metrics for group in groups if group.runs[0].metrics), ())
+    shares = {is_share(kind, highest, metrics) for kind, highest in kinds.items()}
+    name = " / ".join(sorted(map(title, kinds)))
+    costs_known = {key: any(any(one["x"][key]) for one in series) for key in ("bytes", "macs")}
+    axes = [axis("parameters", "parameters", "count", log=True)]
+    if costs_known["bytes"]:
+        axes.append(axis("bytes", "bytes of the sub-model", "bytes", log=True))
+    if costs_known["macs"]:
+        axes.append(axis("macs", "MACs of a sample, forward", "macs", log=True))
+    measures = [axis("score", name, "percent" if shares == {True} else "number")]
+    return lines(axes, measures, series, guides=True, errors=True)
 
 
 @panel(
-    "How evenly units were trained",
+    "Nested sizes",
+    "The areas are the parameters of the sub-models, each of which lies inside the larger ones.",
+    section="overview",
+)
+def nested(groups: Sequence[Experiment]) -> list[Figure] | None:
+    """Draw the sub-models as squares inside one another, once for all experiments that have the same sizes."""
+    figures: dict[tuple[Any, ...], Figure] = {}
+    for group in groups:
+        results = level_results(group)
+        if len(results) < 2:
+            continue
+        sizes = [
+            {
+                "name": result.name,
+                "parameters": result.cost.parameters,
+                "bytes": result.cost.bytes,
+                "macs": result.cost.macs,
+            }
+            for result in results
+        ]
+        key = tuple((size["name"], size["parameters"]) for size in sizes)
+        figures.setdefault(key, {"kind": "nested", "sizes": sizes, "experiments": []})["experiments"].append(
+            group.number
+        )
+    return list(figures.values()) or None
+
+
+@panel(
+    "Local accuracy of clients",
+    "How many clients reach which accuracy on data like their own, after the last round (FedRolex, Figure 5): narrow "
+    "and far right is fair. The mark is the mean, the bar below reaches from the tenth to the ninetieth percentile.",
+    section="overview",
+)
+def by_client(groups: Sequence[Experiment]) -> Figure | None:
+    """Draw the distribution of local accuracy over clients."""
+    known = {group.number: [value for run in group.counted for value in run.local.values()] for group in groups}
+    known = {number: sorted(values) for number, values in known.items() if values}
+    if not known:
+        return None
+    low = math.floor(20 * min(values[0] for values in known.values())) / 20
+    high = math.ceil(20 * max(values[-1] for values in known.values())) / 20
+    high = high if high > low else low + 0.05
+    rows = [
+        {
+            "experiment": number,
+            "bins": _counts(values, low, high),
+            "mean": short(math.fsum(values) / len(values)),
+            "quantiles": [short(_quantile(values, share)) for share in (0.1, 0.5, 0.9)],
+            "count": len(values),
+        }
+        for number, values in known.items()
+    ]
+    return {"kind": "spread", "unit": "percent", "title": "local accuracy", "low": low, "high": high, "rows": rows}
+
+
+def _counts(values: Sequence[float], low: float, high: float) -> list[int]:
+    """Return how many values are in each of the bins between two ends.
+
+    >>> _counts([0.0, 0.99, 1.0], 0.0, 1.0)[-1], sum(_counts([0.2, 0.5], 0.0, 1.0))
+    (2, 2)
+    """
+    bins = [0] * _BINS
+    for value in values:
+        bins[max(0, min(_BINS - 1, int((value - low) / (high - low) * _BINS)))] += 1
+    return bins
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile of sorted values, interpolated linearly.
+
+    >>> _quantile([1.0, 2.0, 4.0], 0.75)
+    3.0
+    """
+    place = share * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (values[above] - values[below]) * (place - below)
+
+
+@panel(
+    "Who took part",
+    "How often clients trained which size, over all rounds and seeds, from the largest (dark) to the smallest.",
+    section="overview",
+)
+def participation(groups: Sequence[Experiment]) -> Figure | None:
+    """Draw the share of every level among those who trained, and the clients that were dropped."""
+    rows = []
+    for group in groups:
+        history = [entry for run in group.counted for entry in run.history]
+        counts: dict[str, int] = {}
+        for entry in history:
+            for level, count in entry.levels.items():
+                counts[level] = counts.get(level, 0) + count
+        if not sum(counts.values()):
+            continue
+        results = level_results(group)
+        sizes = {level: result.name for result in results for level in result.levels}
+        parts = dict.fromkeys(sizes.values(), 0)
+        for level, count in sorted(counts.items()):
+            name = (
+                results[0].name if len(results) == 1 else sizes.get(level, level)
+            )  # some train the same at all levels
+            parts[name] = parts.get(name, 0) + count
+        rows.append(
+            {
+                "experiment": group.number,
+                "parts": [{"name": f"level {name}", "count": count} for name, count in parts.items() if count],
+                "dropped": sum(entry.dropped for entry in history),
+                "rounds": len(history),
+            }
+        )
+    return {"kind": "shares", "rows": rows} if rows else None
+
+
+@panel(
+    "Coverage: how evenly units were trained",
     "A strip is an axis, from its first unit to its last; the darker, the more often clients trained that part of it, "
     "compared with the most trained unit of the axis. The number is the least trained unit over the most trained one.",
-    wide=True,
 )
-def coverage(runs: Sequence[Run]) -> str | None:
+def coverage(groups: Sequence[Experiment]) -> list[Figure] | None:
     """Draw how often every part of every axis was trained."""
-    blocks = [block for experiment in experiments(runs) if (block := _strips(experiment))]
-    return f'<div class="coverage">{"".join(blocks)}</div>' if blocks else None
+    figures = []
+    for group in groups:
+        rows = []
+        for name in dict.fromkeys(name for run in group.counted for name in run.coverage):
+            counts = [run.coverage[name] for run in group.counted if name in run.coverage]
+            size = min(map(len, counts))
+            units = [sum(values) for values in zip(*(count[:size] for count in counts), strict=True)]
+            most = max(units)
+            even = short(min(units) / most) if most else None
+            rows.append({"name": name, "units": size, "even": even, "shades": shades(units)})
+        if rows:
+            figures.append({"kind": "strips", "experiment": group.number, "rows": rows, "title": "times trained"})
+    return figures or None
 
 
-def _strips(experiment: Experiment) -> str:
-    rows = []
-    for axis in {axis: None for run in experiment.counted for axis in run.coverage}:
-        counts = [run.coverage[axis] for run in experiment.counted if axis in run.coverage]
-        size = min(map(len, counts))
-        units = [sum(values) for values in zip(*(count[:size] for count in counts), strict=True)]
-        most = max(units)
-        even = f"{min(units) / most:.0%}" if most else "–"
-        rows.append(
-            f'<div class="axis"><span class="name" title="{escape(axis)}">{escape(axis)}</span>'
-            f'<svg viewBox="0 0 {_STEPS} 1" preserveAspectRatio="none" role="img" aria-label="{escape(axis)}, '
-            f'{size} units: the least trained got {even} of the most trained">{_boxes(units)}</svg>'
-            f'<span class="even">{even}</span></div>'
-        )
-    if not rows:
-        return ""
-    return (
-        f'<section class="strips" data-experiment="{experiment.number}" style="color: {colour(experiment.number)}">'
-        f"<h4>{label(experiment)}</h4>{''.join(rows)}</section>"
-    )
+def shades(units: Sequence[float]) -> str:
+    """Return the shade of each part of a strip, from 0 to z: the mean of its units over the most trained unit.
 
-
-def _boxes(units: Sequence[float]) -> str:
-    """Return a strip as rectangles; neighbours of the same shade are joined."""
-    boxes, start = [], 0
-    for shade, same in groupby(shades(units)):
-        width = len(list(same))
-        boxes.append(f'<rect x="{start}" width="{width}" height="1" fill-opacity="{shade:g}"/>')
-        start += width
-    return "".join(boxes)
-
-
-def shades(units: Sequence[float]) -> list[float]:
-    """Return the shade of each part of a strip in [0, 1]: the mean of its units over the most trained unit.
+    A letter per part keeps pages with many axes small.
 
     >>> strip = shades([4, 4, 2, 0])
     >>> len(strip), strip[0], strip[63], strip[64], strip[127]
-    (128, 1.0, 1.0, 0.5, 0.0)
+    (128, 'z', 'z', 'i', '0')
     """
     most, size = max(units), len(units)
     strip = []
     for step in range(_STEPS):
         first = step * size // _STEPS
         part = units[first : max(first + 1, (step + 1) * size // _STEPS)]
-        strip.append(round(sum(part) / len(part) / most, 2) if most else 0.0)
-    return strip
+        share = sum(part) / len(part) / most if most else 0.0
+        strip.append(_SHADES[min(len(_SHADES) - 1, round(share * (len(_SHADES) - 1)))])
+    return "".join(strip)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from nestling.amounts import BYTES, amount
+from nestling.report.level_results import level_results
 from nestling.report.measures import Metric, direction, duration, leading, title, written
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
@@ -25,6 +26,8 @@ _SHORT = {  # headings no wider than the values below them
     "local_accuracy": "local",
 }
 
+_OVER_SIZES = ("worst_submodel", "mean_submodel")
+
 NOTE = (
     "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
     "final: after the last round; best: at the best round, which is only known afterwards; "
@@ -35,10 +38,11 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Cell:
-    """The text of a cell, and whether it is the best of its column."""
+    """The text of a cell, whether it is the best of its column, and the number it shows."""
 
     text: str
     best: bool = False
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def _row(experiment: Experiment) -> Row:
         "unfinished": [run.seed for run in experiment.runs if not run.finished],
         "metrics": [msgspec.structs.asdict(metric) for metric in first.metrics],
         "rounds": max(run.rounds_done for run in counted),
+        "sizes": len({level.parameters for level in first.levels.values()}) or None,
         "final": {name: _plain(experiment.final(name)) for name in measured},
         "best": {lead: _plain(best)} if lead else {},
         "bytes": _plain(experiment.over(lambda run: run.bytes)),
@@ -100,13 +105,13 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of the table, without empty ones."""
     result = [
         Column("experiment", "left", tuple(Cell(row["experiment"]) for row in rows)),
-        Column("seeds", "right", tuple(Cell(str(len(row["seeds"]))) for row in rows)),
-        Column("rounds", "right", tuple(Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}") for row in rows)),
+        Column("seeds", "right", tuple(Cell(str(len(row["seeds"])), value=len(row["seeds"])) for row in rows)),
+        Column("rounds", "right", tuple(map(_rounds, rows))),
     ]
     finals = {name: None for row in rows for name in row["final"]}
     leads = [name for row in rows if (name := leading(row["final"], metrics_of(row))) and "perplexity" not in name]
     for name in dict.fromkeys([*_SHORT, *_perplexities(rows, list(finals)), *leads]):
-        result.append(_measure(f"final {_heading(name)}", rows, [(name, row["final"].get(name)) for row in rows]))
+        result.append(_measure(f"final {_heading(name)}", rows, [(name, _final(row, name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
     names = {name for name, value in bests if value}
     result.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
@@ -116,8 +121,17 @@ def columns(rows: Sequence[Row]) -> list[Column]:
             continue
         winners = _winners(rows, [None if mean is None else (key, -mean) for mean in means])
         texts = ["–" if mean is None else show(mean) for mean in means]
-        result.append(Column(heading, "right", tuple(map(Cell, texts, winners))))
+        result.append(Column(heading, "right", tuple(map(Cell, texts, winners, means))))
     return [column for column in result if any(cell.text != "–" for cell in column.cells)]
+
+
+def _rounds(row: Row) -> Cell:
+    return Cell(f"{row['rounds']}{'' if row['finished'] else ' …'}", value=row["rounds"])
+
+
+def _final(row: Row, name: str) -> Any:
+    """Return a final measure; None for those over sub-models if the only one is the whole model."""
+    return None if row["sizes"] == 1 and name in _OVER_SIZES else row["final"].get(name)
 
 
 def _perplexities(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -152,7 +166,8 @@ def _measure(heading: str, rows: Sequence[Row], values: Sequence[tuple[str, Mapp
         texts.append(written(name, mean, value["deviation"], metrics_of(row)))
         way = direction(name, mean, metrics_of(row))
         scores.append((f"{name} {way}", way * mean))  # accuracies and perplexities do not compete
-    return Column(heading, "right", tuple(map(Cell, texts, _winners(rows, scores))))
+    means = [value["mean"] if value else None for _, value in values]
+    return Column(heading, "right", tuple(map(Cell, texts, _winners(rows, scores), means)))
 
 
 def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) -> list[bool]:
@@ -166,6 +181,38 @@ def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) ->
             contests.setdefault(entry[0], []).append(entry[1])
         entered.append(entry)
     return [entry is not None and min(contests[entry[0]]) < max(contests[entry[0]]) == entry[1] for entry in entered]
+
+
+def sizes_table(groups: Sequence[Experiment]) -> dict[str, Any] | None:
+    """Return the table of every size of every experiment for the page, or None if no size is known."""
+    results = [(group, size) for group in groups for size in reversed(level_results(group))]
+    if not results:
+        return None
+    titles = ("experiment", "level", "parameters", "bytes", "MACs of a sample")
+    kinds = dict.fromkeys(size.kind for _, size in results if size.value)
+    rows = []
+    for group, size in results:
+        cost, value = size.cost, size.value
+        costs = [(cost.parameters, amount), (cost.bytes, lambda number: amount(number, BYTES)), (cost.macs, amount)]
+        cells = [Cell(group.label), Cell(size.name, value=cost.ratio)]
+        cells += [Cell("–") if number is None else Cell(show(number), value=number) for number, show in costs]
+        for kind in kinds:
+            if value is None or size.kind != kind:
+                cells.append(Cell("–"))
+            else:
+                text = written(kind, value.mean, value.deviation, group.runs[0].metrics)
+                cells.append(Cell(text, value=value.mean))
+        rows.append({"experiment": group.number, "cells": [vars(cell) for cell in cells]})
+    headings = [*titles, *(f"final {title(kind)}" for kind in kinds)]
+    return {
+        "name": "sizes",
+        "section": "details",
+        "title": "Every size",
+        "about": "What the sub-model of every level costs, and what it reaches after the last round.",
+        "note": "",
+        "columns": [{"title": name, "side": "left" if place < 2 else "right"} for place, name in enumerate(headings)],
+        "rows": rows,
+    }
 
 
 def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]]]:

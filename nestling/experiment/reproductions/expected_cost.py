@@ -34,7 +34,7 @@ from nestling.settings import Experiment
 from nestling.tasks import Classification
 
 # The data sets of the papers: shape of a sample, training samples, classes.
-_IMAGES = {
+IMAGES = {
     "digits": ((1, 8, 8), 1438, 10),
     "mnist": ((1, 28, 28), 60_000, 10),
     "emnist-byclass": ((1, 28, 28), 697_932, 62),
@@ -130,19 +130,19 @@ def samples_per_client(experiment: Experiment) -> float:
     data, clients = experiment.data, experiment.fleet.clients
     if data.name in _SEQUENCES:
         return min(data.max_sequences or math.inf, _SEQUENCES[data.name] / clients)
-    if data.name not in _IMAGES:
-        known = ", ".join((*_IMAGES, *_SEQUENCES))
+    if data.name not in IMAGES:
+        known = ", ".join((*IMAGES, *_SEQUENCES))
         raise ConfigError(f"reproductions know what {known} cost, not {data.name!r}: leave out data.name")
-    kept = data.max_samples or _IMAGES[data.name][1]
+    kept = data.max_samples or IMAGES[data.name][1]
     return kept * (1 - data.validation - data.public_share) / clients
 
 
 def _public_work(experiment: Experiment) -> PublicWork:
     """Return what a client does with unlabelled samples in a round."""
     method, data = make(experiment.method, experiment.options), experiment.data
-    if data.name not in _IMAGES:
+    if data.name not in IMAGES:
         return PublicWork()
-    _, samples, classes = _IMAGES[data.name]
+    _, samples, classes = IMAGES[data.name]
     setup = Setup(nn.Module(), AxisMap({}, {}, {}, {}), torch.zeros(2, 1), Classification(classes), method)
     return method.public_work(setup, range(int((data.max_samples or samples) * data.public_share)))
 
@@ -206,8 +206,8 @@ def _setup(experiment: Experiment) -> Setup:
     """Return the setup of an experiment around a model without values."""
     settings, data = experiment.model, experiment.data
     options = dict(settings.options)
-    if data.name in _IMAGES:
-        (channels, size, _), _, classes = _IMAGES[data.name]
+    if data.name in IMAGES:
+        (channels, size, _), _, classes = IMAGES[data.name]
         known = {"classes": classes, "channels": channels, "size": data.resize or size}
         options = {**{key: value for key, value in known.items() if key in MODELS[settings.name].options}, **options}
         inputs = torch.zeros(2, channels, data.resize or size, data.resize or size)
