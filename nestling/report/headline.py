@@ -162,8 +162,8 @@ def _rivals(best: _Entry, rivals: Sequence[_Entry]) -> str:
 
 
 def _distance(best: _Entry, ceiling: _Entry) -> str:
-    gap = best.score - ceiling.score
     share = is_share(best.measure, best.value.mean, best.experiment.runs[0].metrics)
+    gap = _gap(best, ceiling, share)
     far = f"{abs(100 * gap):.1f} points" if share else digits(abs(gap), 3)
     side = ("above" if best.way > 0 else "better than") if gap > 0 else ("below" if best.way > 0 else "behind")
     text = f"{far} {side} the large model on all of them" if gap else "level with the large model on all of them"
@@ -189,14 +189,19 @@ def _score(entry: _Entry, accuracy: str = "") -> str:
 
 
 def _lead(first: _Entry, second: _Entry) -> str:
-    gap = first.score - second.score
+    share = is_share(first.measure, first.value.mean, first.experiment.runs[0].metrics)
+    gap = _gap(first, second, share)
     if gap == 0:
         return f"level with {second.name}"
-    share = is_share(first.measure, first.value.mean, first.experiment.runs[0].metrics)
     far = f"{100 * gap:.1f} points" if share else digits(gap, 3)
     spread = max(first.value.deviation or 0, second.value.deviation or 0)
     close = " (less than the spread over seeds)" if gap < spread else ""
     return f"{far} ahead of {second.name}{close}"
+
+
+def _gap(first: _Entry, second: _Entry, share: bool) -> float:
+    """Return the difference of two scores: of shares, that of the percentages that are shown, with one decimal."""
+    return round(first.score, 3) - round(second.score, 3) if share else first.score - second.score
 
 
 def _tiles(best: _Entry, ceiling: _Entry | None, floor: _Entry | None) -> list[dict[str, str]]:
