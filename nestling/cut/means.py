@@ -96,6 +96,10 @@ class RunningMean:
         for name, highest in self._counters.items():
             self._counters[name] = torch.maximum(highest, state[name])
 
+    def partial(self) -> tuple[dict[str, Tensor], float]:
+        """Return the mean before it is rounded to its dtypes, and its weight: what the mean of more states adds."""
+        return {**self._mean.tensors, **self._counters}, self._mean.weight
+
     def value(self) -> dict[str, Tensor]:
         """Return the mean, in the order and with the dtypes of the first state."""
         means = self._mean.tensors

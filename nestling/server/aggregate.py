@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from functools import partial
+
 from torch import Tensor
 
-from nestling.cut import Tally
-from nestling.cut.means import RunningMean
+from nestling.client.branch import Branch
 from nestling.methods.context import Setup
-from nestling.methods.messages import Update
+from nestling.methods.messages import MergedBranch, Update
 from nestling.server.state import ServerState
 
 
@@ -28,43 +28,34 @@ class Merge:
 
     def __init__(self, setup: Setup, state: ServerState) -> None:
         self._setup, self._before = setup, state
-        self._tally = Tally(setup.cut_axes, state.model, setup.user_frozen)
-        self._submodels: dict[str, RunningMean] = {}
+        self._branch = Branch(setup, state.model)
 
     @property
     def clients(self) -> int:
         """The number of clients whose updates were merged in this round."""
-        return self._tally.clients
+        return self._branch.tally.clients
 
     def restart(self, before: ServerState) -> None:
         """Begin a round after some state."""
-        self._before, self._submodels = before, {}
-        self._tally.restart(before.model)
+        self._before = before
+        self._branch.restart(before.model)
 
-    @torch.no_grad()
     def add(self, update: Update, weight: float) -> None:
         """Merge an update; private tensors of the client change nothing."""
-        setup, state = self._setup, update.state
-        own = {name: state[name] for name in sorted(setup.per_submodel & state.keys())}
-        if own:
-            if update.plan.key not in self._submodels:
-                self._submodels[update.plan.key] = RunningMean(own)
-            self._submodels[update.plan.key].add(own, weight)
-        private = setup.private & state.keys()
-        if private:
-            sent = self._before.download(setup, update.plan)
-            state = state | {name: sent[name] for name in private}
-        trusted = update.message is None  # then our own worker has checked that all values are finite
-        self._tally.add(state, update.plan, weight, update.rows, clients=len(update.who), trusted=trusted)
+        self._branch.add(update, weight, partial(self._before.download, self._setup))
+
+    def absorb(self, merged: MergedBranch) -> None:
+        """Merge the updates of a branch of clients, which were merged where these trained."""
+        self._branch.absorb(merged)
 
     def value(self) -> dict[str, Tensor]:
         """Return the merged model; tensors that belong to sub-models are those before the round."""
-        return self._tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
+        return self._branch.tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
 
     def gathered(self, name: str) -> Tensor:
         """Return the weight that each coordinate of a tensor gathered, in its shape; 0 where nobody held it."""
-        return self._tally.weights(name)
+        return self._branch.tally.weights(name)
 
     def submodels(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
-        return {key: mean.value() for key, mean in self._submodels.items()}
+        return {key: mean.value() for key, mean in self._branch.submodels.items()}
