@@ -21,9 +21,10 @@ from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.axes.dims import leaves, smaller
-from nestling.cut.accept import accept, accept_partial, averaged
+from nestling.cut.accept import accept, averaged
+from nestling.cut.accept_partial import Mergeable, accept_partial
 from nestling.cut.extract import State, check_state, cuts
-from nestling.cut.means import Mean, room_for
+from nestling.cut.means import Mean, SubmodelMeans, room_for
 from nestling.cut.partial_merge import PartialMean, PartialMerge
 from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
@@ -51,6 +52,8 @@ class Tally:
         The state of the whole model that the clients started from; it is not changed.
     fixed
         Names that are never merged and not part of updates: frozen parameters.
+    own
+        Names of tensors that every sub-model has for itself: see `submodels`.
 
     Examples
     --------
@@ -67,13 +70,20 @@ class Tally:
     (True, True)
     """
 
-    def __init__(self, axes: AxisMap, state: State, fixed: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        axes: AxisMap,
+        state: State,
+        fixed: frozenset[str] = frozenset(),
+        own: frozenset[str] = frozenset(),
+    ) -> None:
         self._axes = axes
         self._fixed = fixed
         self._whole = cuts(axes, Plan())
         self._means: dict[tuple[Plan, tuple[str, ...]], Mean] = {}
         self._kind: object = None
         self._sums: Sums
+        self._submodels = SubmodelMeans(own)
         self._spare: dict[object, list[Mean]] = {}
         self.restart(state)
 
@@ -98,6 +108,7 @@ class Tally:
         else:
             self._sums = Sums(kept, self._whole)
         self._means.clear()
+        self._submodels.restart()
         self._kind = kind
         self.clients = 0
 
@@ -139,8 +150,11 @@ class Tally:
         part = {} if touched is None else self._touched(plan, touched)
         if not here:
             state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
+        self._submodels.check(plan, state)
+        own = state
         state, slices = self._by_first_name(state), self._by_first_name(slices)
         # all checks are done: from here on nothing may fail
+        self._submodels.add(own, plan, weight)
         seen = [name for name in self._counters if name in slices]
         for name in seen:
             if name not in self._counted:
@@ -184,8 +198,9 @@ class Tally:
         """
         part = other.partial() if isinstance(other, Tally) else other
         slices = [self._by_first_name(self._slices(mean.plan)) for mean in part.means]
-        own = trusted or isinstance(other, Tally)
-        accept_partial(self._state, part, slices, self._groups, self._counters, self._whole, trusted=own)
+        own = [self._slices(mean.plan) for mean in part.submodels]
+        model = Mergeable(self._state, self._whole, self._groups, self._counters, self._submodels)
+        accept_partial(model, part, slices, own, trusted=trusted or isinstance(other, Tally))
         if not trusted and part.base != self._digest(part):
             raise StateError("the partial merge sums changes of another model: merge what began with the same weights")
         # all checks are done: from here on nothing may fail
@@ -198,13 +213,16 @@ class Tally:
             self._add_mean(groups, state, cut_by, mean.plan, mean.weight)
         for one in part.sums:
             self._sums.merge(one)
+        for mean in part.submodels:
+            self._submodels.merge(mean, self._state)
         self.clients += part.clients
 
     def partial(self) -> PartialMerge:
         """Return all that was merged so far, for `merge` of another tally: views, valid until this tally changes."""
         means = (PartialMean(plan, mean.weight, dict(mean.tensors)) for (plan, _), mean in self._means.items())
         sums = (self._sums.partial(names) for names in self._groups if names[0] in self._sums)
-        part = PartialMerge(self.clients, tuple(means), tuple(sums), dict(self._counted))
+        own = self._submodels.partial()
+        part = PartialMerge(self.clients, tuple(means), tuple(sums), own, dict(self._counted))
         return replace(part, base=self._digest(part))
 
     def pack(self) -> bytes:
@@ -222,6 +240,13 @@ class Tally:
             first = self._axes.tied.get(name, name)
             result[name] = merged[first] if first in merged else self._state[first].clone()
         return result
+
+    def submodels(self) -> dict[str, dict[str, Tensor]]:
+        """Return the means of tensors that every sub-model has for itself, over the clients that trained it.
+
+        They are merged like all others, too. The result maps the keys of plans to tensors by name.
+        """
+        return self._submodels.value()
 
     def weights(self, name: str) -> Tensor:
         """Return the total weight of every coordinate of a tensor so far, in its shape (float64)."""

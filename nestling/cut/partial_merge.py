@@ -72,6 +72,8 @@ class PartialMerge:
         The number of clients.
     means, sums
         The merged tensors.
+    submodels
+        The means of tensors that every sub-model has for itself, and the highest values of its counters.
     counters
         The highest value of every integer buffer, by name.
     base
@@ -92,6 +94,7 @@ class PartialMerge:
     clients: int
     means: tuple[PartialMean, ...] = ()
     sums: tuple[PartialSum, ...] = ()
+    submodels: tuple[PartialMean, ...] = ()
     counters: Mapping[str, Tensor] = field(default_factory=dict)
     base: str = ""
 
@@ -105,8 +108,8 @@ class PartialMerge:
         tensors = dict(self._named())
         parted = [name for name, tensor in tensors.items() if tensor.is_complex()]
         tensors |= {name: torch.view_as_real(tensors[name].resolve_conj()) for name in parted}
-        means = [_Mean(msgspec.Raw(mean.plan.to_json()), mean.weight) for mean in self.means]
-        return encode(tensors, _About(_FORMAT, self.clients, means, len(self.sums), parted, self.base))
+        means, own = ([_Mean.of(mean) for mean in several] for several in (self.means, self.submodels))
+        return encode(tensors, _About(_FORMAT, self.clients, means, len(self.sums), own, parted, self.base))
 
     @staticmethod
     def unpack(data: bytes) -> PartialMerge:
@@ -121,9 +124,9 @@ class PartialMerge:
         for key, tensor in tensors.items():
             place, _, name = key.partition("/")
             places.setdefault(place, {})[name] = tensor
-        means = tuple(
-            PartialMean(Plan.from_json(bytes(one.plan)), one.weight, places.pop(f"mean{k}", {}))
-            for k, one in enumerate(about.means)
+        means, own = (
+            tuple(one.mean(places.pop(f"{place}{k}", {})) for k, one in enumerate(several))
+            for place, several in (("mean", about.means), ("own", about.submodels))
         )
         sums = []
         for k in range(about.sums):
@@ -134,12 +137,13 @@ class PartialMerge:
         counters = places.pop("counter", {})
         if places:
             raise StateError(f"the partial merge holds {min(places)!r}, which is no part of it")
-        return PartialMerge(about.clients, means, tuple(sums), counters, about.base)
+        return PartialMerge(about.clients, means, tuple(sums), own, counters, about.base)
 
     def _named(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all tensors under the names that they have when packed."""
-        for k, mean in enumerate(self.means):
-            yield from ((f"mean{k}/{name}", tensor) for name, tensor in mean.tensors.items())
+        for place, means in (("mean", self.means), ("own", self.submodels)):
+            for k, mean in enumerate(means):
+                yield from ((f"{place}{k}/{name}", tensor) for name, tensor in mean.tensors.items())
         for k, one in enumerate(self.sums):
             yield from ((f"sum{k}/{name}", total) for name, total in one.totals.items())
             yield f"rows{k}/weights", one.weights
@@ -152,11 +156,19 @@ class _Mean(msgspec.Struct):
     plan: msgspec.Raw
     weight: float
 
+    @classmethod
+    def of(cls, mean: PartialMean) -> _Mean:
+        return cls(msgspec.Raw(mean.plan.to_json()), mean.weight)
+
+    def mean(self, tensors: dict[str, Tensor]) -> PartialMean:
+        return PartialMean(Plan.from_json(bytes(self.plan)), self.weight, tensors)
+
 
 class _About(msgspec.Struct):
     format: str
     clients: Annotated[int, msgspec.Meta(ge=0, le=10**15)]
     means: list[_Mean]
     sums: Annotated[int, msgspec.Meta(ge=0)]
+    submodels: list[_Mean]
     complex: list[str]
     base: str

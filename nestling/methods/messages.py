@@ -200,22 +200,6 @@ class Update:
 
 
 @dataclass(frozen=True, eq=False)
-class MergedBranch:
-    """The merge of the slices of some clients.
-
-    Attributes
-    ----------
-    model
-        What a tally merged of them.
-    submodels
-        The means of tensors that belong to one sub-model alone, and their weights, by the key of its plan.
-    """
-
-    model: PartialMerge
-    submodels: Mapping[str, tuple[Mapping[str, Tensor], float]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class BranchReply:
     """The result of a branch of clients.
 
@@ -227,5 +211,5 @@ class BranchReply:
         Their updates without the merged tensors: the state of each holds the client's own tensors alone.
     """
 
-    merged: MergedBranch
+    merged: PartialMerge
     updates: tuple[Update, ...]

@@ -6,9 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
-from nestling.client.branch import Branch
+from nestling.cut import PartialMerge, Tally
 from nestling.methods.context import Setup
-from nestling.methods.messages import MergedBranch, Update
+from nestling.methods.messages import Update
 from nestling.server.state import ServerState
 
 
@@ -28,34 +28,37 @@ class Merge:
 
     def __init__(self, setup: Setup, state: ServerState) -> None:
         self._setup, self._before = setup, state
-        self._branch = Branch(setup, state.model)
+        self._tally = Tally(setup.cut_axes, state.model, setup.user_frozen, setup.per_submodel)
 
     @property
     def clients(self) -> int:
         """The number of clients whose updates were merged in this round."""
-        return self._branch.tally.clients
+        return self._tally.clients
 
     def restart(self, before: ServerState) -> None:
         """Begin a round after some state."""
         self._before = before
-        self._branch.restart(before.model)
+        self._tally.restart(before.model)
 
     def add(self, update: Update, weight: float) -> None:
         """Merge an update; private tensors of the client change nothing."""
-        self._branch.add(update, weight, partial(self._before.download, self._setup))
+        setup, plan = self._setup, update.plan
+        state = setup.without_private(update.state, plan, partial(self._before.download, setup))
+        trusted = update.message is None  # then our own worker has checked that all values are finite
+        self._tally.add(state, plan, weight, update.rows, clients=len(update.who), trusted=trusted)
 
-    def absorb(self, merged: MergedBranch) -> None:
-        """Merge the updates of a branch of clients, which were merged where these trained."""
-        self._branch.absorb(merged)
+    def absorb(self, merged: PartialMerge) -> None:
+        """Merge the updates of a branch of clients, which our own worker has checked and merged."""
+        self._tally.merge(merged, trusted=True)
 
     def value(self) -> dict[str, Tensor]:
         """Return the merged model; tensors that belong to sub-models are those before the round."""
-        return self._branch.tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
+        return self._tally.value() | {name: self._before.model[name] for name in self._setup.per_submodel}
 
     def gathered(self, name: str) -> Tensor:
         """Return the weight that each coordinate of a tensor gathered, in its shape; 0 where nobody held it."""
-        return self._branch.tally.weights(name)
+        return self._tally.weights(name)
 
     def submodels(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
-        return {key: mean.value() for key, mean in self._branch.submodels.items()}
+        return self._tally.submodels()

@@ -286,7 +286,7 @@ class Experiment(_Settings, frozen=True):
         Processes that train clients side by side; the figures do not depend on it.
     worker_timeout
         Seconds after which a worker that is still at a job is replaced, and its job done again. 0 is automatic: twenty
-        times as long as the longest such job so far, and at least two minutes. A branch of clients (`server.fan_in`) has
+        times as long as the longest such job so far, and at least two minutes. A branch of clients (server.fan_in) has
         that time for each of its jobs. The figures do not depend on it.
     engine, address
         Where they run: ``local`` or ``ray``; `address` is that of a Ray cluster to join, such as ``auto``.
