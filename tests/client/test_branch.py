@@ -69,7 +69,7 @@ def assert_alike(one, other, tolerance=2e-4):
         )
 
 
-@pytest.mark.parametrize("case", mostly_slow(CASES, quick=3))
+@pytest.mark.parametrize("case", mostly_slow(CASES, quick=2))
 def test_a_tree_merges_what_one_server_merges(case):
     flat, tree = flat_and_tree(**CASES[case])
     for one, other in zip(flat[1:], tree[1:], strict=True):
@@ -85,7 +85,7 @@ def test_a_tree_merges_what_one_server_merges(case):
                 assert_alike(store.get(client)[0], same.get(client)[0])
 
 
-@pytest.mark.parametrize("method", mostly_slow(sorted(set(names()) - {"feddf", "ds-fl", "fed-et"}), quick=2))
+@pytest.mark.parametrize("method", mostly_slow(sorted(set(names()) - {"feddf", "ds-fl", "fed-et"}), quick=1))
 def test_every_method_that_needs_no_update_by_itself(method):
     changes = {"data": CLASSES, "method": method}
     if method in ("nefl", "depthfl"):

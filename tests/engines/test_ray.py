@@ -19,6 +19,7 @@ from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment.presets import find
 from nestling.experiment.runner import run
+from nestling.methods import make
 from tests.engines import engine_jobs, removed_node
 from tests.processes import call
 
@@ -250,7 +251,7 @@ def test_a_ray_of_our_own_has_no_more_workers_than_the_machine_can_carry(monkeyp
 def test_a_node_that_is_removed_in_a_round_changes_no_byte(tmp_path):
     """Two nodes of one CPU have a worker each; partial merges are made where clients train."""
     call([sys.executable, "-m", "tests.engines.removed_node", str(tmp_path / "two")], check=True, cwd=ROOT)
-    run(removed_node.experiment(), out=tmp_path / "one")
+    run(removed_node.experiment(), method=make("heterofl"), out=tmp_path / "one")
     one, two = (
         [(tmp_path / name / file).read_bytes() for file in ("metrics.jsonl", "model.safetensors")]
         for name in ("one", "two")
