@@ -29,7 +29,7 @@ def trees(quick: bool = False) -> Iterator[Figure]:
         yield Figure("rounds on two Ray nodes", None, "bytes", note="was not measured: ray is not installed")
         return
     clients = 10 if quick else 200
-    flat, tree = (apart(round_and_tell, clients, fan_in, quick) for fan_in in (0, FAN_IN))
+    flat, tree = apart(rounds_and_tell, clients, quick)
     name = f"round of {clients} clients of resnet18 on two Ray nodes"
     yield Figure(f"{name}: bytes into the driver", flat["bytes"] / 1e6, "MB", note="every client by itself")
     saved = flat["bytes"] / tree["bytes"]
@@ -48,7 +48,7 @@ def two_nodes(cpus: int = 1, store: int = _STORE) -> Iterator[Any]:
     os.environ["RAY_ADDRESS"] = ""  # not another cluster of this machine
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - ray reads its environment when it is imported
 
-    node = {"num_cpus": cpus, "object_store_memory": store, "node_ip_address": "127.0.0.1"}
+    node: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": store, "node_ip_address": "127.0.0.1"}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
@@ -57,8 +57,13 @@ def two_nodes(cpus: int = 1, store: int = _STORE) -> Iterator[Any]:
         cluster.shutdown()
 
 
-def round_and_tell(clients: int, fan_in: int, quick: bool) -> dict[str, float]:
-    """Run a round on two Ray nodes; tell its seconds and the bytes that reached the driver."""
+def rounds_and_tell(clients: int, quick: bool) -> list[dict[str, float]]:
+    """Run a round on two Ray nodes without and one with partial merges; tell the seconds and bytes of each."""
+    with two_nodes() as cluster:
+        return [_round(cluster.address, clients, fan_in, quick) for fan_in in (0, FAN_IN)]
+
+
+def _round(address: str, clients: int, fan_in: int, quick: bool) -> dict[str, float]:
     experiment = Experiment(
         rounds=2,
         engine="ray",
@@ -71,13 +76,12 @@ def round_and_tell(clients: int, fan_in: int, quick: bool) -> dict[str, float]:
     )
     overrides = Overrides(experiment)
     simulation = simulate(overrides)
-    with two_nodes() as cluster:
-        engine = RayEngine(worker_factory(overrides, simulation), experiment.workers, cluster.address)
-        try:
-            simulator = Simulator(simulation, engine)
-            state, _ = simulator.run_round(ServerState.start(simulation.setup))  # workers start, models are built
-            before, start = engine.received, time.perf_counter()
-            simulator.run_round(state)
-            return {"seconds": time.perf_counter() - start, "bytes": engine.received - before}
-        finally:
-            engine.close()
+    engine = RayEngine(worker_factory(overrides, simulation), experiment.workers, address)
+    try:
+        simulator = Simulator(simulation, engine)
+        state, _ = simulator.run_round(ServerState.start(simulation.setup))  # workers start, models are built
+        before, start = engine.received, time.perf_counter()
+        simulator.run_round(state)
+        return {"seconds": time.perf_counter() - start, "bytes": engine.received - before}
+    finally:
+        engine.close()
