@@ -65,6 +65,8 @@ def accept_partial(
     for one in part.sums:
         _check_whole_groups(one.totals, group_of)
         _check_sum(model, one, next((group_of[name] for name in one.totals), ()), trusted)
+    if len({mean.plan.key for mean in part.submodels}) < len(part.submodels):
+        raise StateError("the partial merge holds a sub-model twice")
     for mean, cuts in zip(part.submodels, own, strict=True):
         names = model.submodels.names & cuts.keys()
         if mean.tensors.keys() != names:

@@ -153,11 +153,13 @@ class SubmodelMeans:
             self._means[plan.key][1].add(own, weight)
 
     def merge(self, part: PartialMean, whole: State) -> None:
-        """Add the mean of a sub-model over several clients; `whole` has the dtypes of the model."""
-        if part.plan.key not in self._means:
-            like = {name: part.tensors[name].to(whole[name].dtype) for name in sorted(part.tensors)}
+        """Add the mean of a sub-model over several clients; `whole` has the devices and dtypes of the model."""
+        own = {name: part.tensors[name].to(whole[name].device) for name in sorted(part.tensors)}
+        if own and part.plan.key not in self._means:
+            like = {name: tensor.to(whole[name].dtype) for name, tensor in own.items()}
             self._means[part.plan.key] = part.plan, RunningMean(like)
-        self._means[part.plan.key][1].add(part.tensors, part.weight)
+        if own:
+            self._means[part.plan.key][1].add(own, part.weight)
 
     def partial(self) -> tuple[PartialMean, ...]:
         """Return all means, for `merge`."""

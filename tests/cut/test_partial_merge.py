@@ -449,5 +449,9 @@ def test_sub_models_that_do_not_fit_are_refused():
     ):
         with pytest.raises(StateError, match=words):
             tally().merge(PartialMerge(1, submodels=(PartialMean(quarter, 1.0, tensors),)))
+    other = extract_own(it, mean.tensors.keys(), half, state)
+    for twice in ((mean, mean), (mean, PartialMean(half, 1.0, other))):
+        with pytest.raises(StateError, match="holds a sub-model twice"):
+            tally().merge(PartialMerge(1, submodels=twice))
     assert same(server.submodels()["mine"], before) is None
     assert server.clients == 1
