@@ -47,7 +47,7 @@ def scale(quick: bool = False) -> Iterator[Figure | Table]:
         "a partial merge of any number of clients at these levels",
     )
     yield Figure("merge of a client, mean of a–e", client * 1000, "ms", note=_rate(client_bytes, client))
-    yield Figure("packing of a partial merge", packing * 1000, "ms", note=_rate(len(partial), packing))
+    yield Figure("packing of a partial merge", packing * 1000, "ms", note="at the edge server")
     yield Figure("merge of a partial merge", merging * 1000, "ms", note=_rate(len(partial), merging))
     yield Figure("the merged model", valuing * 1000, "ms", note="once in a round")
     fleet = Fleet(MILLIONS, PER_EDGE, parse_mix("a-b-c-d-e"))
@@ -76,7 +76,7 @@ def _called(edges: int) -> str:
 
 
 def _rate(size: float, seconds: float) -> str:
-    return f"{size / seconds / 1e6:,.0f} MB/s, from bytes, with all checks"
+    return f"{size / seconds / 1e6:,.0f} MB/s from bytes, with all checks"
 
 
 def _seconds(action: Callable[[], object], repeats: int) -> float:
