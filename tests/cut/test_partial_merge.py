@@ -233,6 +233,9 @@ def test_changes_of_another_model_are_refused():
 # ---- from outside
 
 
+OWN = frozenset(f"norm.{name}" for name in ("weight", "bias", "running_mean", "num_batches_tracked"))
+
+
 @functools.cache
 def packed(name="joined", dtype=torch.float32):
     """A net, its state, and a packed partial merge with means, sums of some rows, and counters."""
@@ -241,13 +244,13 @@ def packed(name="joined", dtype=torch.float32):
     fleet = [(Plan(), 2.0), *((plan, 1.5) for plan in large_plans(it.axes, 9))]
     updates = updates_of(it.axes, state, fleet)
     updates.append((noisy(state, 3), Plan(), 4.0, Plan({next(iter(it.axes.axes)): [1]})))
-    return it, state, tallied(it.axes, state, updates).pack()
+    return it, state, tallied(it.axes, state, updates, Tally(it.axes, state, own=OWN)).pack()
 
 
 def refused_or_fits(it, state, data):
     """Merge bytes into a tally that holds something: it is unchanged, or holds a finite model."""
-    tally = Tally(it.axes, state)
-    tally.add(state, Plan())
+    tally = Tally(it.axes, state, own=OWN)
+    tally.add(state, Plan(key="full"))
     before, clients = copied(tally.value()), tally.clients
     try:
         tally.merge(PartialMerge.unpack(data))
@@ -260,6 +263,9 @@ def refused_or_fits(it, state, data):
     for name, tensor in value.items():
         assert (tensor.shape, tensor.dtype) == (before[name].shape, before[name].dtype)
         assert torch.isfinite(tensor).all(), name
+    for own in tally.submodels().values():
+        assert own.keys() == OWN
+        assert all(torch.isfinite(tensor).all() for tensor in own.values())
     return ""
 
 
@@ -278,7 +284,13 @@ def test_what_is_packed_fits():
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         it, state, data = packed(dtype=dtype)
         tensors, about = parsed(data)
-        assert {name.partition("/")[0].rstrip("0123456789") for name in tensors} == {"mean", "sum", "rows", "counter"}
+        assert {name.partition("/")[0].rstrip("0123456789") for name in tensors} == {
+            "mean",
+            "own",
+            "sum",
+            "rows",
+            "counter",
+        }
         assert refused_or_fits(it, state, data) == ""
         assert refused_or_fits(it, state, repacked(tensors, about)) == ""
 
@@ -334,8 +346,9 @@ def forge(tensors, about, random_):
         case 6:
             about[random_.choice(sorted(about))] = random_.choice(ANY)
         case 7:
-            about["means"][random_.randrange(len(about["means"]))][random_.choice(["plan", "weight"])] = random_.choice(
-                [*ANY, *VALUES[:6]]
+            several = about[random_.choice(["means", "submodels"])]
+            several[random_.randrange(len(several))][random_.choice(["plan", "weight"])] = random_.choice(
+                [*ANY, *VALUES[:6], several[0]["plan"]]
             )
         case 8:
             rows = next(key for key in names if key.endswith("/rows"))
