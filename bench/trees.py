@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +44,6 @@ def two_nodes(cpus: int = 1, store: int = _STORE) -> Iterator[Any]:
     The second node is the only one in ``cluster.worker_nodes``.
     """
     need_ray()
-    os.environ["RAY_ADDRESS"] = ""  # not another cluster of this machine
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - ray reads its environment when it is imported
 
     node: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": store, "node_ip_address": "127.0.0.1"}
