@@ -17,8 +17,10 @@ from bench.merges import merges
 from bench.morphs import morphs
 from bench.populations import populations
 from bench.rounds import rounds
+from bench.scale import scale
 from bench.submodels import submodels
 from bench.traces import traces
+from bench.trees import trees
 from bench.workers import workers
 from nestling.errors import ConfigError, nearest
 
@@ -30,6 +32,8 @@ PARTS: dict[str, Part] = {
     "traces": traces,
     "sub-models": submodels,
     "populations": populations,
+    "scale": scale,
+    "trees": trees,
     "workers": workers,
     "groups": groups,
     "formats": formats,

@@ -7,7 +7,20 @@ from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
     from nestling.axes import AxisMap, trace
-    from nestling.cut import Cost, Plan, Tally, cost, extract, importance, pack, plan, resize, submodel, unpack
+    from nestling.cut import (
+        Cost,
+        PartialMerge,
+        Plan,
+        Tally,
+        cost,
+        extract,
+        importance,
+        pack,
+        plan,
+        resize,
+        submodel,
+        unpack,
+    )
     from nestling.data import Dataset, Partition, partition
     from nestling.experiment import Federated, LoadedRun, Result, federate, load, resume, run
     from nestling.methods import Method, Part, PlanPart
@@ -28,6 +41,7 @@ __all__ = [
     "Method",
     "NestlingError",
     "Part",
+    "PartialMerge",
     "Partition",
     "Plan",
     "PlanPart",
@@ -58,7 +72,7 @@ _MODULES = {
     for module, names in {
         "nestling.axes": "AxisMap trace",
         "nestling.proof": "Report check",
-        "nestling.cut": "Cost Plan Tally cost extract importance pack plan resize submodel unpack",
+        "nestling.cut": "Cost PartialMerge Plan Tally cost extract importance pack plan resize submodel unpack",
         "nestling.data": "Dataset Partition partition",
         "nestling.methods": "Method Part PlanPart",
         "nestling.experiment": "Federated LoadedRun Result federate load resume run",

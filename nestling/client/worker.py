@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestling.client.branch import train_branch
 from nestling.client.samples import Samples
 from nestling.client.submodels import Submodel, Submodels
 from nestling.client.train import train
@@ -24,6 +25,7 @@ from nestling.errors import DataError, TrainingError
 from nestling.events import report
 from nestling.methods.context import ClientContext, Setup
 from nestling.methods.messages import (
+    BranchJob,
     GroupJob,
     JobEnvelope,
     NormStatisticsJob,
@@ -71,8 +73,10 @@ class Worker:
         self._submodels = Submodels(setup, device)
         self._samples = Samples(setup, data, device)
 
-    def __call__(self, envelope: JobEnvelope | GroupJob) -> Any:
+    def __call__(self, envelope: JobEnvelope | GroupJob | BranchJob) -> Any:
         """Do a job and return its result: one or several updates, sums of norm statistics, or a task's answer."""
+        if isinstance(envelope, BranchJob):
+            return train_branch(self._setup, self, envelope)
         if isinstance(envelope, GroupJob):
             return self._train_group(envelope)
         match envelope.job:

@@ -37,7 +37,7 @@ def accept(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut], t
         _explain(axes, whole, state, cuts)
     if not trusted:
         for name, tensor in state.items():
-            if averaged(tensor) and not _finite(tensor):
+            if averaged(tensor) and not finite(tensor):
                 raise StateError(f"the tensor {name!r} holds values that are not finite")
     return plain or all(tensor.device == whole[name].device for name, tensor in state.items())
 
@@ -80,6 +80,7 @@ def _explain(axes: AxisMap, whole: State, state: State, cuts: Mapping[str, Cut])
             raise StateError(f"the tensor {name!r} is {tensor.dtype}, but the model's is {whole[name].dtype}")
 
 
-def _finite(tensor: Tensor) -> bool:
+def finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite."""
     # a sum is faster than a check of every value; if it overflows, the slow check decides
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from nestling.cut.extract import State
+from nestling.cut.partial_merge import PartialMean
+from nestling.cut.plan import Plan
 from nestling.cut.slices import Cut
+from nestling.errors import StateError
 from nestling.torch_private import foreach_copy_, foreach_lerp_, fused_sgd_, has_fused_sgd
 
 _FUSED = ({torch.float32}, {torch.float64})  # what PyTorch's fused kernels take
@@ -96,6 +99,14 @@ class RunningMean:
         for name, highest in self._counters.items():
             self._counters[name] = torch.maximum(highest, state[name])
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the mean before it is rounded to its dtypes; not copies."""
+        return {**self._mean.tensors, **self._counters}
+
+    def partial(self, plan: Plan) -> PartialMean:
+        """Return the mean before it is rounded to its dtypes, with its weight; `plan` is that of the states."""
+        return PartialMean(plan, self._mean.weight, self.tensors())
+
     def value(self) -> dict[str, Tensor]:
         """Return the mean, in the order and with the dtypes of the first state."""
         means = self._mean.tensors
@@ -103,6 +114,60 @@ class RunningMean:
             name: means[name].to(dtype) if name in means else self._counters[name]
             for name, dtype in self._dtypes.items()
         }
+
+
+class SubmodelMeans:
+    """Means of the tensors that every sub-model has for itself, over the clients that trained it.
+
+    Sub-models are told apart by the keys of their plans (NeFL, Algorithm 2).
+
+    Parameters
+    ----------
+    names
+        The names of these tensors in the whole model.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self._means: dict[str, tuple[Plan, RunningMean]] = {}
+
+    def restart(self) -> None:
+        """Start new means."""
+        self._means = {}
+
+    def check(self, plan: Plan, state: State) -> None:
+        """Raise `StateError` if tensors of another shape were added for a plan of the same key."""
+        if plan.key in self._means:
+            for name, tensor in self._means[plan.key][1].tensors().items():
+                if name not in state or state[name].shape != tensor.shape:
+                    raise StateError(
+                        f"plans with the key {plan.key} have {name!r} in two shapes: give each plan its key"
+                    )
+
+    def add(self, state: State, plan: Plan, weight: float) -> None:
+        """Add the tensors of one more client, or the mean of several."""
+        own = {name: state[name] for name in sorted(self.names & state.keys())}
+        if own:
+            if plan.key not in self._means:
+                self._means[plan.key] = plan, RunningMean(own)
+            self._means[plan.key][1].add(own, weight)
+
+    def merge(self, part: PartialMean, whole: State) -> None:
+        """Add the mean of a sub-model over several clients; `whole` has the devices and dtypes of the model."""
+        own = {name: part.tensors[name].to(whole[name].device) for name in sorted(part.tensors)}
+        if own and part.plan.key not in self._means:
+            like = {name: tensor.to(whole[name].dtype) for name, tensor in own.items()}
+            self._means[part.plan.key] = part.plan, RunningMean(like)
+        if own:
+            self._means[part.plan.key][1].add(own, part.weight)
+
+    def partial(self) -> tuple[PartialMean, ...]:
+        """Return all means, for `merge`."""
+        return tuple(mean.partial(plan) for plan, mean in self._means.values())
+
+    def value(self) -> dict[str, dict[str, Tensor]]:
+        """Return all means: key of a plan → name → tensor."""
+        return {key: mean.value() for key, (_, mean) in self._means.items()}
 
 
 def room_for(names: Iterable[str], state: State) -> dict[str, Tensor]:

@@ -9,8 +9,10 @@ means are merged tensor by tensor, which uses the cache better.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -20,8 +22,10 @@ from torch import Tensor
 from nestling.axes import AxisMap
 from nestling.axes.dims import leaves, smaller
 from nestling.cut.accept import accept, averaged
+from nestling.cut.accept_partial import Mergeable, accept_partial
 from nestling.cut.extract import State, check_state, cuts
-from nestling.cut.means import Mean, room_for
+from nestling.cut.means import Mean, SubmodelMeans, room_for
+from nestling.cut.partial_merge import PartialMean, PartialMerge
 from nestling.cut.plan import Plan, Runs
 from nestling.cut.slices import Cut, cut
 from nestling.cut.sums import Sums
@@ -48,6 +52,8 @@ class Tally:
         The state of the whole model that the clients started from; it is not changed.
     fixed
         Names that are never merged and not part of updates: frozen parameters.
+    own
+        Names of tensors that every sub-model has for itself: see `submodels`.
 
     Examples
     --------
@@ -64,13 +70,20 @@ class Tally:
     (True, True)
     """
 
-    def __init__(self, axes: AxisMap, state: State, fixed: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        axes: AxisMap,
+        state: State,
+        fixed: frozenset[str] = frozenset(),
+        own: frozenset[str] = frozenset(),
+    ) -> None:
         self._axes = axes
         self._fixed = fixed
         self._whole = cuts(axes, Plan())
-        self._means: dict[object, Mean] = {}
+        self._means: dict[tuple[Plan, tuple[str, ...]], Mean] = {}
         self._kind: object = None
         self._sums: Sums
+        self._submodels = SubmodelMeans(own)
         self._spare: dict[object, list[Mean]] = {}
         self.restart(state)
 
@@ -95,6 +108,7 @@ class Tally:
         else:
             self._sums = Sums(kept, self._whole)
         self._means.clear()
+        self._submodels.restart()
         self._kind = kind
         self.clients = 0
 
@@ -131,15 +145,16 @@ class Tally:
             shown = repr(weight)[:40]
             raise StateError(f"the weight of a client must be a number above zero (1e-100 to 1e100), not {shown}")
         weight = float(weight)
-        slices = cuts(self._axes, plan)
-        if self._fixed:
-            slices = {name: cut for name, cut in slices.items() if name not in self._fixed}
+        slices = self._slices(plan)
         here = accept(self._axes, self._state, state, slices, trusted)
         part = {} if touched is None else self._touched(plan, touched)
         if not here:
             state = {name: tensor.to(self._state[name].device) for name, tensor in state.items()}
+        self._submodels.check(plan, state)
+        own = state
         state, slices = self._by_first_name(state), self._by_first_name(slices)
         # all checks are done: from here on nothing may fail
+        self._submodels.add(own, plan, weight)
         seen = [name for name in self._counters if name in slices]
         for name in seen:
             if name not in self._counted:
@@ -155,6 +170,66 @@ class Tally:
         self.clients += clients
 
     @torch.no_grad()
+    def merge(self, other: Tally | PartialMerge, *, trusted: bool = False) -> None:
+        """Add all updates that another tally has merged: as if they had been added here, up to last bits.
+
+        The laws of `add` hold: where no client changed anything, the result is the model bit for bit, and a merge that
+        does not fit is refused before anything changes. The result depends on the order of merges in its last bits.
+
+        Parameters
+        ----------
+        other
+            A tally of the same model, before the same round; or its `partial`, perhaps from another machine
+            (`PartialMerge.unpack`).
+        trusted
+            Skip the search for values that are not finite, for your own workers.
+
+        Examples
+        --------
+        >>> import nestling
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> axes = nestling.trace(net, torch.zeros(1, 4))
+        >>> edges = [Tally(axes, net.state_dict()) for _ in range(2)]
+        >>> for edge in edges:
+        ...     edge.add(net.state_dict(), Plan())
+        >>> edges[0].merge(edges[1])
+        >>> edges[0].clients, torch.equal(edges[0].value()["0.weight"], net[0].weight)
+        (2, True)
+        """
+        part = other.partial() if isinstance(other, Tally) else other
+        slices = [self._by_first_name(self._slices(mean.plan)) for mean in part.means]
+        own = [self._slices(mean.plan) for mean in part.submodels]
+        model = Mergeable(self._state, self._whole, self._groups, self._counters, self._submodels)
+        accept_partial(model, part, slices, own, trusted=trusted or isinstance(other, Tally))
+        if not trusted and part.base != self._digest(part):
+            raise StateError("the partial merge sums changes of another model: merge what began with the same weights")
+        # all checks are done: from here on nothing may fail
+        for name, value in part.counters.items():
+            highest = value.to(self._state[name].device, copy=True)
+            self._counted[name] = torch.maximum(self._counted[name], highest) if name in self._counted else highest
+        for mean, cut_by in zip(part.means, slices, strict=True):
+            groups = [names for names in self._groups if names[0] in mean.tensors]
+            state = {name: tensor.to(self._state[name].device) for name, tensor in mean.tensors.items()}
+            self._add_mean(groups, state, cut_by, mean.plan, mean.weight)
+        for one in part.sums:
+            self._sums.merge(one)
+        for mean in part.submodels:
+            self._submodels.merge(mean, self._state)
+        self.clients += part.clients
+
+    def partial(self) -> PartialMerge:
+        """Return all that was merged so far, for `merge` of another tally: views, valid until this tally changes."""
+        means = (PartialMean(plan, mean.weight, dict(mean.tensors)) for (plan, _), mean in self._means.items())
+        sums = (self._sums.partial(names) for names in self._groups if names[0] in self._sums)
+        own = self._submodels.partial()
+        part = PartialMerge(self.clients, tuple(means), tuple(sums), own, dict(self._counted))
+        return replace(part, base=self._digest(part))
+
+    def pack(self) -> bytes:
+        """Return all that was merged so far as safetensors bytes, which `PartialMerge.unpack` reads."""
+        return self.partial().pack()
+
+    @torch.no_grad()
     def value(self) -> dict[str, Tensor]:
         """Return the merged state of the whole model: new tensors; names tied in the model share one."""
         merged: dict[str, Tensor] = {name: best.clone() for name, best in self._counted.items()}
@@ -166,6 +241,13 @@ class Tally:
             result[name] = merged[first] if first in merged else self._state[first].clone()
         return result
 
+    def submodels(self) -> dict[str, dict[str, Tensor]]:
+        """Return the means of tensors that every sub-model has for itself, over the clients that trained it.
+
+        They are merged like all others, too. The result maps the keys of plans to tensors by name.
+        """
+        return self._submodels.value()
+
     def weights(self, name: str) -> Tensor:
         """Return the total weight of every coordinate of a tensor so far, in its shape (float64)."""
         if name not in self._state:
@@ -176,6 +258,20 @@ class Tally:
         if gathered is None:
             return torch.zeros(full.shape, dtype=torch.float64)
         return gathered.expand(full.view).reshape(full.shape)
+
+    def _slices(self, plan: Plan) -> Mapping[str, Cut]:
+        """Return how a plan cuts every tensor of an update."""
+        slices = cuts(self._axes, plan)
+        return {name: cut for name, cut in slices.items() if name not in self._fixed} if self._fixed else slices
+
+    def _digest(self, part: PartialMerge) -> str:
+        """Return a digest of the tensors whose changes a partial merge sums, as they were before; empty without."""
+        digest = hashlib.sha256()
+        names = sorted(name for one in part.sums for name in one.totals if self._state[name].dtype == torch.float64)
+        for name in names:
+            digest.update(name.encode())
+            digest.update(self._state[name].cpu().contiguous().reshape(-1).numpy().tobytes())
+        return digest.hexdigest() if names else ""
 
     def _by_first_name(self, items: Mapping[str, _T]) -> Mapping[str, _T]:
         """Return `items` with tied tensors under their first name."""
@@ -213,15 +309,19 @@ class Tally:
         if mean is None:
             shapes = key[1], tuple([slices[name].shape for name in names])
             spare = self._spare.get(shapes)
-            size = spare[-1].bytes if spare else sum(state[name].nbytes for name in names)
+            size = spare[-1].bytes if spare else sum(state[name].numel() * self._state[name].itemsize for name in names)
             if _SHARE * size <= self._room - self._used:
                 self._used += size
-                mean = spare.pop() if spare else Mean(room_for(names, state), shapes, state)
+                mean = spare.pop() if spare else self._new_mean(names, state, shapes)
                 self._means[key] = mean.restart(slices)
         if mean is not None:
             mean.add([state[name] for name in names], weight)
         else:
             self._sums.add({name: state[name] for name in names}, slices, weight)
+
+    def _new_mean(self, names: list[str], state: State, shapes: object) -> Mean:
+        like = {name: state[name].to(self._state[name].dtype) for name in names}  # a mean of half precision is wider
+        return Mean(room_for(names, like), shapes, like)
 
     def _gathered(self, names: tuple[str, ...]) -> Tensor:
         """Return the total weight per coordinate of tensors that are cut alike; fixed factors have size one."""

@@ -6,12 +6,13 @@ The tensors of a model are stored one after the other in a few pools, as rows of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nestling.cut.partial_merge import PartialSum
 from nestling.cut.scatter import Places, scatter
 from nestling.cut.slices import Cut, places_of
 
@@ -81,17 +82,42 @@ class Sums:
         for pool, (values, rows) in small.items():  # together: one call per tensor would take longer than the sum
             scatter(*pool.room, (np.concatenate(rows), _ZERO), torch.cat(values), weight)
 
+    def merge(self, other: PartialSum) -> None:
+        """Add the sums of tensors that are cut alike."""
+        for name, total in other.totals.items():
+            totals, weights = self._rows(name)
+            self._used.add(name)
+            if other.rows is None:
+                totals.add_(total.to(totals.device))
+                weights.add_(other.weights.to(weights.device))
+            else:
+                rows = other.rows.to(totals.device)
+                totals.index_add_(0, rows, total.to(totals.device))
+                weights.index_add_(0, rows, other.weights.to(weights.device))
+
+    def partial(self, names: Sequence[str]) -> PartialSum:
+        """Return the sums of tensors that are cut alike, without the rows that nobody held; views, where all are."""
+        weights = self._rows(names[0])[1]
+        held = weights > 0
+        if bool(held.all()):
+            return PartialSum({name: self._rows(name)[0] for name in names}, weights)
+        rows = held.nonzero().squeeze(1)
+        return PartialSum({name: self._rows(name)[0][rows] for name in names}, weights[rows], rows)
+
     def total(self, name: str) -> Tensor:
         """Return the sum of a tensor, viewed by its factors (float64); not a copy."""
-        pool, start = self._where[name]
-        view = self._whole[name].view
-        return pool.room[0][start : start + self._state[name].numel() // pool.width].view(view)
+        return self._rows(name)[0].view(self._whole[name].view)
 
     def weight(self, name: str) -> Tensor:
         """Return the weights of a tensor's rows, shaped as `Cut.blank` (float64); not a copy."""
+        return self._rows(name)[1].view(self._whole[name].blank_shape)
+
+    def _rows(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the sum of a tensor as rows, (rows, width), and their weights, (rows,); not copies."""
         pool, start = self._where[name]
-        shape = self._whole[name].blank_shape
-        return pool.room[1][start : start + self._state[name].numel() // pool.width].view(shape)
+        totals, weights = pool.room
+        count = self._state[name].numel() // pool.width
+        return totals[start : start + count], weights[start : start + count]
 
 
 class _Pool:

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import safetensors
@@ -21,6 +22,7 @@ from nestling.errors import StateError, first_line
 from nestling.files import write_whole
 
 _FORMAT = "nestling-slice-1"
+About = TypeVar("About", bound=Any)
 
 
 class _About(msgspec.Struct):
@@ -31,6 +33,33 @@ class _About(msgspec.Struct):
 
 class _Metadata(msgspec.Struct):
     nestling: str = ""
+
+
+def encode(tensors: Mapping[str, Tensor], about: msgspec.Struct) -> bytes:
+    """Return tensors as safetensors bytes, with a structure about them as JSON in the metadata."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return safetensors.torch.save(plain, {"nestling": msgspec.json.encode(about).decode()})
+
+
+def decode(data: bytes, kind: type[About], format: str, what: str) -> tuple[dict[str, Tensor], About]:
+    """Return the tensors in `data`, and the structure about them, which is of a `kind` and has a `format`.
+
+    Raise `StateError`, which calls the content `what`, if the bytes are something else.
+    """
+    try:
+        tensors = safetensors.torch.load(data)
+        (length,) = struct.unpack_from("<Q", data)
+        header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(header.get("__metadata__", b"{}"), type=_Metadata)
+    except (safetensors.SafetensorError, msgspec.DecodeError, struct.error, ValueError, KeyError) as problem:
+        raise StateError(f"these bytes are not a packed {what}: {first_line(problem)}") from None
+    try:
+        about = msgspec.json.decode(metadata.nestling, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        about = None
+    if about is None or about.format != format:
+        raise StateError(f"these bytes are safetensors, but not a {what} packed by Nestling ({format})")
+    return tensors, about
 
 
 def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
@@ -48,9 +77,8 @@ def pack(state: Mapping[str, Tensor], plan: Plan) -> bytes:
         if tensor.numel() and first.setdefault(same, name) != name:
             tied[name] = first[same]
         else:
-            tensors[name] = tensor.detach().cpu().contiguous().clone()
-    about = msgspec.json.encode(_About(_FORMAT, msgspec.Raw(plan.to_json()), tied)).decode()
-    return safetensors.torch.save(tensors, {"nestling": about})
+            tensors[name] = tensor
+    return encode(tensors, _About(_FORMAT, msgspec.Raw(plan.to_json()), tied))
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
@@ -58,19 +86,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], Plan]:
 
     `Tally.add`, which knows the model, checks that the state fits the plan.
     """
-    try:
-        state = safetensors.torch.load(data)
-        (length,) = struct.unpack_from("<Q", data)
-        header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, msgspec.Raw])
-        metadata = msgspec.json.decode(header.get("__metadata__", b"{}"), type=_Metadata)
-    except (safetensors.SafetensorError, msgspec.DecodeError, struct.error, ValueError, KeyError) as problem:
-        raise StateError(f"these bytes are not a packed slice: {first_line(problem)}") from None
-    try:
-        about = msgspec.json.decode(metadata.nestling, type=_About)
-    except msgspec.DecodeError:
-        about = None
-    if about is None or about.format != _FORMAT:
-        raise StateError(f"these bytes are safetensors, but not a slice packed by Nestling ({_FORMAT})")
+    state, about = decode(data, _About, _FORMAT, "slice")
     for name, other in about.tied.items():
         if name in state or other not in state:
             raise StateError(f"the packed slice ties {name!r} to {other!r}, which does not fit its tensors")

@@ -62,6 +62,11 @@ class RayEngine:
         Whether workers compute on GPUs, which Ray then assigns to them.
     timeout, before_last_try
         As in `LocalEngine`.
+
+    Attributes
+    ----------
+    received
+        The bytes of all results so far.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class RayEngine:
         self.crew: list[Any] = []
         self.limits = TimeLimits(timeout)
         self._listening = False
+        self.received = 0
 
     def share(self, value: Any) -> Any:
         """Put a value into Ray's object store, once for all workers."""
@@ -249,7 +255,9 @@ class _Shift:
             return
         actor, task = self.busy.pop(reference)
         try:
-            result: Reply | Failure = load(*ray.get(reference))
+            body, arrays = ray.get(reference)
+            self._engine.received += len(body) + sum(array.nbytes for array in arrays)
+            result: Reply | Failure = load(body, arrays)
         except ray.exceptions.RayError as problem:
             self._engine.check_services()
             self.tasks.lost(task, self._named(actor), f"was lost ({first_line(problem)})")

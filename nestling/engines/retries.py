@@ -28,12 +28,15 @@ class Task:
         The job's `kind`, or its type: jobs of one kind take similarly long.
     seconds
         How long it has been running, as counted by a `Stopwatch`.
+    parts
+        The job's `parts`, or 1: it may take its time for each.
     """
 
     index: int
     tries: int = 1
     kind: str = ""
     seconds: float = 0.0
+    parts: int = 1
 
 
 class Tasks:
@@ -69,7 +72,8 @@ class Tasks:
         task = self._waiting.popleft()
         try:
             job = self._jobs[task.index]
-            return replace(task, kind=getattr(job, "kind", type(job).__name__), seconds=0.0), pack(job)
+            kind, parts = getattr(job, "kind", type(job).__name__), getattr(job, "parts", 1)
+            return replace(task, kind=kind, seconds=0.0, parts=parts), pack(job)
         except Exception as problem:  # a job that cannot be sent must not end the others
             self._results.append(failure(task.index, problem))
             return None
@@ -85,7 +89,7 @@ class Tasks:
             report("allocation failed", f"a worker could not do {self._named(task)}: {first_line(result.error)}")
             self._again(task, "memory could not be allocated")
             return False
-        self._limits.finished(task.kind, task.seconds)
+        self._limits.finished(task.kind, task.seconds / task.parts)
         self._results.append(replace(result, events=()))
         return True
 
@@ -96,7 +100,7 @@ class Tasks:
 
     def late(self, task: Task) -> bool:
         """Return whether a task has exceeded its time limit."""
-        return task.seconds > self._limits.of(task.kind, task.tries)
+        return task.seconds > task.parts * self._limits.of(task.kind, task.tries)
 
     def results(self) -> Iterator[Reply | Failure]:
         """Yield the results so far, each once."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from nestling.client.grouped.group_jobs import Grouping
+import torch
+
+from nestling.client.grouped.group_jobs import Group, Grouping
 from nestling.client.transport import decode_update
 from nestling.cut import Plan
 from nestling.cut.extract import State
@@ -22,6 +24,8 @@ from nestling.engines.attempt import out_of_memory
 from nestling.errors import NestlingError, RunFailed
 from nestling.experiment.simulation import Simulation
 from nestling.methods.messages import (
+    BranchJob,
+    BranchReply,
     GroupJob,
     Job,
     JobEnvelope,
@@ -53,9 +57,13 @@ class SimulatedClients:
         settings = simulation.settings
         self._grouping = Grouping(self._setup, self._data, self._costs.cost, settings.group_clients, settings.device)
 
-    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
-        """Train clients and yield their updates in the order of the groups, whichever is done first."""
-        groups, method = self._grouping.divide(jobs), self._setup.method
+    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update | BranchReply]:
+        """Train clients and yield their updates in the order of the groups, whichever is done first.
+
+        With ``server.fan_in``, the slices of consecutive groups are merged where they train, and arrive as one.
+        """
+        groups, method, fan_in = self._grouping.divide(jobs), self._setup.method, self._setup.server.fan_in
+        branches = _branches(groups, fan_in)
         slices = _Slices(self._engine, partial(before.download, self._setup), (job.plan for job in jobs))
 
         def envelope(job: TrainJob) -> JobEnvelope:
@@ -65,22 +73,33 @@ class SimulatedClients:
             private, kept = before.clients.get(self._setup, job.who.client, job.plan, before.model)
             return JobEnvelope(job, slices.get(job.plan), private, kept, extra)
 
-        def message(index: int) -> JobEnvelope | GroupJob:
-            envelopes = tuple(map(envelope, groups[index].jobs))
-            return envelopes[0] if len(envelopes) == 1 else GroupJob(envelopes, groups[index].layout)
+        def group_job(group: Group) -> JobEnvelope | GroupJob:
+            envelopes = tuple(map(envelope, group.jobs))
+            return envelopes[0] if len(envelopes) == 1 else GroupJob(envelopes, group.layout)
 
-        for reply in replies(self._engine, Lazy(len(groups), message, keep=0), tick=self._tick):
-            updates = reply if isinstance(reply, list) else [reply]
+        # only sums of changes, those of float64 tensors, depend on the values that they change
+        doubles = fan_in and any(tensor.dtype == torch.float64 for tensor in before.model.values())
+        model = self._engine.share(before.model) if doubles else None
+
+        def message(index: int) -> JobEnvelope | GroupJob | BranchJob:
+            parts = tuple(map(group_job, branches[index]))
+            return BranchJob(parts, model) if fan_in else parts[0]
+
+        for reply in replies(self._engine, Lazy(len(branches), message, keep=0), tick=self._tick):
+            merged = isinstance(reply, BranchReply)
+            updates = reply.updates if merged else reply if isinstance(reply, list) else [reply]
             if self._tick is not None:
                 for _ in range(
                     sum(len(update.who) for update in updates) - 1
                 ):  # one was counted when the reply arrived
                     self._tick()
+            if merged:
+                yield reply
             for update in updates:
-                if update.message is None:
-                    yield update
-                else:
+                if update.message is not None:
                     yield decode_update(self._setup, update, before.download(self._setup, update.plan))
+                elif not merged:
+                    yield update
                 slices.done(update.plan, len(update.who))
 
     def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
@@ -105,6 +124,19 @@ class SimulatedClients:
             case TestJob():
                 return job.stop - job.start
         return len(self._data.test)
+
+
+def _branches(groups: Sequence[Group], fan_in: int) -> list[list[Group]]:
+    """Return consecutive groups of at most `fan_in` clients in all, or a single larger one; each alone for 0."""
+    branches: list[list[Group]] = []
+    clients = 0
+    for group in groups:
+        clients += len(group.jobs)
+        if not branches or clients > fan_in:
+            branches.append([])
+            clients = len(group.jobs)
+        branches[-1].append(group)
+    return branches
 
 
 class _Slices:

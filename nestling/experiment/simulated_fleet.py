@@ -62,10 +62,11 @@ def simulated_fleet(
     levels = _levels(file, setup)
     by_ratio = {level.ratio: level for level in reversed(levels)}  # of two names of a ratio, the first
     ratios = sorted(by_ratio, reverse=True)
-    place_of = np.array([ratios.index(level.ratio) for level in levels], dtype=np.intp)[numbers]
-    used, listed = np.unique(place_of, return_inverse=True)  # a small share may get no client
-    counts = np.bincount(listed).tolist()
-    mix = tuple((by_ratio[ratios[place]], count / clients) for place, count in zip(used, counts, strict=True))
+    small = np.min_scalar_type(len(ratios))  # a byte per client: there may be millions
+    place_of = np.array([ratios.index(level.ratio) for level in levels], dtype=small)[numbers]
+    counts = np.bincount(place_of, minlength=len(ratios))
+    mix = tuple((by_ratio[ratios[place]], int(counts[place]) / clients) for place in np.flatnonzero(counts))
+    listed = (np.cumsum(counts > 0) - 1).astype(small)[place_of]  # a small share may get no client
     return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed), None, file.text
 
 

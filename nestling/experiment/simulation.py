@@ -228,5 +228,10 @@ def _check(simulation: Simulation) -> None:
         )
     if setup.parameters <= setup.user_frozen:
         raise ConfigError("every parameter of the model is frozen (requires_grad=False): there is nothing to train")
+    if settings.server.fan_in and method.overriding("received"):
+        raise ConfigError(
+            f"the server of {method.name} needs the update of every client by itself, and "
+            f"server.fan_in={settings.server.fan_in} merges some before they reach it: set server.fan_in=0"
+        )
     if setup.private | setup.user_frozen >= frozenset(setup.axes.dims) and settings.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,10 +87,13 @@ def counts(shares: Sequence[float], clients: int) -> list[int]:
     return numbers
 
 
-def deal(shares: Sequence[float], clients: int, seed: int, *stream: str) -> NDArray[np.intp]:
+def deal(shares: Sequence[float], clients: int, seed: int, *stream: str) -> NDArray[np.integer[Any]]:
     """Return the kind of every client, as a number: exact counts of each, in an order drawn from the stream.
+
+    A client takes a byte as long as there are at most 256 kinds.
 
     >>> sorted(deal([0.5, 0.5], 4, 0, "levels").tolist())
     [0, 0, 1, 1]
     """
-    return numpy_stream(seed, *stream).permutation(np.repeat(np.arange(len(shares)), counts(shares, clients)))
+    kinds = np.arange(len(shares), dtype=np.min_scalar_type(len(shares) - 1))
+    return numpy_stream(seed, *stream).permutation(np.repeat(kinds, counts(shares, clients)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,7 @@ class Population:
     clients: int
     mix: tuple[tuple[Device, float], ...]
     seed: int
-    listed: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
+    listed: NDArray[np.integer[Any]] | None = field(default=None, compare=False, repr=False)
 
     def device_of(self, client: int) -> Device:
         """Return the device of a client, the same in all rounds.
@@ -92,7 +93,7 @@ class Population:
         return self.mix[int(self._device_numbers[whole("the client", client, 0, self.clients - 1)])][0]
 
     @cached_property
-    def _device_numbers(self) -> NDArray[np.intp]:
+    def _device_numbers(self) -> NDArray[np.integer[Any]]:
         if self.listed is not None:
             return self.listed
         return deal([share for _, share in self.mix], self.clients, self.seed, "devices")

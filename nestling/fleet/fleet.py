@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ class Fleet:
     mix: Mix
     assign: str = "fixed"
     seed: int = 0
-    listed: NDArray[np.intp] | None = field(default=None, compare=False, repr=False)
+    listed: NDArray[np.integer[Any]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         clients = whole("the number of clients", self.clients, 1)
@@ -92,7 +93,7 @@ class Fleet:
         return tuple(sorted(stream.choice(self.clients, self.per_round, replace=False, shuffle=False).tolist()))
 
     @cached_property
-    def _level_numbers(self) -> NDArray[np.intp]:
+    def _level_numbers(self) -> NDArray[np.integer[Any]]:
         if self.listed is not None:
             return self.listed
         return deal([share for _, share in self.mix], self.clients, self.seed, "levels")

@@ -93,16 +93,16 @@ class LevelsFile:
         """Whether the rows describe devices."""
         return self.rows[0].device is not None
 
-    def rows_of(self, clients: int, seed: int) -> NDArray[np.intp]:
+    def rows_of(self, clients: int, seed: int) -> NDArray[np.integer[Any]]:
         """Return the number of the row of every client; shares are dealt as those of `Fleet` are.
 
         >>> parse_levels_file("f.csv", "share,level" + chr(10) + "1,a" + chr(10) + "3,e").rows_of(4, seed=0)
-        array([...])
+        array([...], dtype=uint8)
         """
         if not self.rows[0].clients:
             shares = normalise(self.rows, [row.share for row in self.rows], lambda row: row.name)
             return deal([share for _, share in shares], clients, seed, "levels")
-        numbers = np.full(clients, -1, dtype=np.intp)
+        numbers = np.full(clients, -1, dtype=np.int32)
         for number, row in enumerate(self.rows):
             for first, last in row.clients:
                 if last >= clients:

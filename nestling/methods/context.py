@@ -129,6 +129,14 @@ class Setup:
         """The names of tensors that every client keeps to itself."""
         return frozenset(name for name, owner in self.owners.items() if owner == "client")
 
+    def without_private(self, state: dict[str, Tensor], plan: Plan, download: Callable[[Plan], State]) -> State:
+        """Return a state to merge: what the client keeps to itself is as it was sent (`download`): no change."""
+        private = self.private & state.keys()
+        if not private:
+            return state
+        sent = download(plan)
+        return state | {name: sent[name] for name in private}
+
     @cached_property
     def per_submodel(self) -> frozenset[str]:
         """The names of tensors that every sub-model has for itself."""

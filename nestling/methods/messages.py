@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nestling.cut import Plan
+from nestling.cut.partial_merge import PartialMerge
 from nestling.kernels.grouped_layers import Layout
 from nestling.methods.context import Participant
 
@@ -101,6 +102,29 @@ class GroupJob:
     layout: Layout | None
 
 
+@dataclass(frozen=True, eq=False)
+class BranchJob:
+    """Train a branch of clients, one job after another, and merge their slices where they train (``server.fan_in``).
+
+    The reply is a `BranchReply`.
+
+    Attributes
+    ----------
+    jobs
+        The jobs of its clients, in the order in which they are merged.
+    model
+        The global model before the round, if merging needs its values; else None.
+    """
+
+    jobs: tuple[JobEnvelope | GroupJob, ...]
+    model: Any = None
+
+    @property
+    def parts(self) -> int:
+        """The number of its jobs: engines give it as much time for each."""
+        return len(self.jobs)
+
+
 @dataclass(frozen=True)
 class Progress:
     """Sums over all targets of all training steps, which can be added up over clients.
@@ -160,6 +184,8 @@ class Update:
         The encoded change of the slice; None if `state` is sent as it is.
     extra
         What the method's parts reply beside the slice: name → tensor.
+    bytes_up
+        The bytes of the message, if it was decoded and merged before it came here; else None.
     """
 
     who: tuple[Participant, ...]
@@ -170,3 +196,20 @@ class Update:
     client_state: dict[str, Tensor] = field(default_factory=dict)
     message: bytes | None = None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
+    bytes_up: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchReply:
+    """The result of a branch of clients.
+
+    Attributes
+    ----------
+    merged
+        Their slices, merged.
+    updates
+        Their updates without the merged tensors: the state of each holds the client's own tensors alone.
+    """
+
+    merged: PartialMerge
+    updates: tuple[Update, ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+from functools import partial
+
 from torch import Tensor
 
-from nestling.cut import Tally
-from nestling.cut.means import RunningMean
+from nestling.cut import PartialMerge, Tally
 from nestling.methods.context import Setup
 from nestling.methods.messages import Update
 from nestling.server.state import ServerState
@@ -28,8 +28,7 @@ class Merge:
 
     def __init__(self, setup: Setup, state: ServerState) -> None:
         self._setup, self._before = setup, state
-        self._tally = Tally(setup.cut_axes, state.model, setup.user_frozen)
-        self._submodels: dict[str, RunningMean] = {}
+        self._tally = Tally(setup.cut_axes, state.model, setup.user_frozen, setup.per_submodel)
 
     @property
     def clients(self) -> int:
@@ -38,24 +37,19 @@ class Merge:
 
     def restart(self, before: ServerState) -> None:
         """Begin a round after some state."""
-        self._before, self._submodels = before, {}
+        self._before = before
         self._tally.restart(before.model)
 
-    @torch.no_grad()
     def add(self, update: Update, weight: float) -> None:
         """Merge an update; private tensors of the client change nothing."""
-        setup, state = self._setup, update.state
-        own = {name: state[name] for name in sorted(setup.per_submodel & state.keys())}
-        if own:
-            if update.plan.key not in self._submodels:
-                self._submodels[update.plan.key] = RunningMean(own)
-            self._submodels[update.plan.key].add(own, weight)
-        private = setup.private & state.keys()
-        if private:
-            sent = self._before.download(setup, update.plan)
-            state = state | {name: sent[name] for name in private}
+        setup, plan = self._setup, update.plan
+        state = setup.without_private(update.state, plan, partial(self._before.download, setup))
         trusted = update.message is None  # then our own worker has checked that all values are finite
-        self._tally.add(state, update.plan, weight, update.rows, clients=len(update.who), trusted=trusted)
+        self._tally.add(state, plan, weight, update.rows, clients=len(update.who), trusted=trusted)
+
+    def absorb(self, merged: PartialMerge) -> None:
+        """Merge the updates of a branch of clients, which our own worker has checked and merged."""
+        self._tally.merge(merged, trusted=True)
 
     def value(self) -> dict[str, Tensor]:
         """Return the merged model; tensors that belong to sub-models are those before the round."""
@@ -67,4 +61,4 @@ class Merge:
 
     def submodels(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
-        return {key: mean.value() for key, mean in self._submodels.items()}
+        return self._tally.submodels()

@@ -7,15 +7,18 @@ from typing import Any, Protocol
 
 from nestling.cut import Plan
 from nestling.cut.extract import State
-from nestling.methods.messages import Job, TrainJob, Update
+from nestling.methods.messages import BranchReply, Job, TrainJob, Update
 from nestling.server.state import ServerState
 
 
 class ClientPool(Protocol):
     """Clients of a simulation, or real devices."""
 
-    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update]:
-        """Train clients, each on its slice of the state before the round; yield their updates, decoded."""
+    def train(self, jobs: Sequence[TrainJob], before: ServerState) -> Iterator[Update | BranchReply]:
+        """Train clients, each on its slice of the state before the round; yield their updates, decoded.
+
+        With ``server.fan_in``, those of a branch of clients may come merged.
+        """
 
     def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
         """Return the results of all jobs, in order; `download` returns the sub-model of a plan."""

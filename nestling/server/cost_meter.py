@@ -137,7 +137,8 @@ class CostMeter:
             totals.bytes_down += beside.bytes_down
         sent = len(update.who) * self.bytes_down(update.plan)
         totals.bytes_down += sent
-        totals.bytes_up += (sent if update.message is None else len(update.message)) + _bytes(update.extra)
+        encoded = update.bytes_up if update.message is None else len(update.message)
+        totals.bytes_up += (sent if encoded is None else encoded) + _bytes(update.extra)
         totals.cover(update.plan, len(update.who))
 
     def recorded(self, totals: Totals) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def _measure_global(
     if task.local_accuracy and settings.local == "own-data":
         local = _add_own_data_accuracy(data, figures, clients, whole, states, state=state, batch=settings.batch)
     elif task.local_accuracy:
-        same = dict.fromkeys(range(len(data)), answers[whole])
+        tested = range(len(data)) if getattr(data, "has_test_shares", True) else ()  # data of one's own may not say
+        same = dict.fromkeys(tested, answers[whole])
         local = _add_local_accuracy(data, figures, same, masked=settings.local == "masked")
     if len(data.validation):
         answer = answers_on("validation", {whole: states[whole]})[whole]

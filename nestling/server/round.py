@@ -15,7 +15,7 @@ from typing import Any
 from nestling.data.federated import ClientData
 from nestling.events import report
 from nestling.methods.context import Merged, Participant, Setup
-from nestling.methods.messages import Progress, TrainJob
+from nestling.methods.messages import BranchReply, Progress, TrainJob
 from nestling.server.aggregate import Merge
 from nestling.server.client_pool import ClientPool
 from nestling.server.cost_meter import CostMeter
@@ -47,12 +47,16 @@ def run_round(
     merge.restart(before)
     progress, totals, kept = Progress(), before.totals.copy(), before.clients.copy()
     received: list[Any] = []  # what the method remembers of the updates, if anything
-    for update in clients.train(jobs, before):
-        merge.add(update, sum(setup.weight(who) for who in update.who))
-        kept.put(setup, update, round.number, before.model)  # what clients keep for their next round, if anything
-        costs.add(totals, update, round)
-        received = method.received(round, update, received)
-        progress += update.progress
+    for reply in clients.train(jobs, before):
+        if isinstance(reply, BranchReply):
+            merge.absorb(reply.merged)  # of clients whose slices were merged where they train (`server.fan_in`)
+        else:
+            merge.add(reply, sum(setup.weight(who) for who in reply.who))
+        for update in reply.updates if isinstance(reply, BranchReply) else (reply,):
+            kept.put(setup, update, round.number, before.model)  # what clients keep for their next round, if anything
+            costs.add(totals, update, round)
+            received = method.received(round, update, received)
+            progress += update.progress
     totals.simulated_seconds += seconds
 
     # 3. The server's step; then what the method does with it (FedDyn corrects, FedMorph morphs, most do nothing).

@@ -183,6 +183,9 @@ class ServerSettings(_Settings, frozen=True):
     weighting
         How much a client counts in the merge: ``"none"`` all the same, by ``"samples"``, by ``"width"``, or as the
         ``"method"`` says.
+    fan_in
+        How many clients' slices are merged where they train, before they reach the server, which then merges these; 0:
+        the server merges every client by itself. Fewer bytes reach the server; last bits of figures change.
     """
 
     table: ClassVar[str] = "server."
@@ -192,6 +195,7 @@ class ServerSettings(_Settings, frozen=True):
     beta2: float = 0.99
     tau: float = 1e-3
     weighting: Literal["method", "none", "samples", "width"] = "method"
+    fan_in: Maybe = 0
 
 
 class Upload(_Settings, frozen=True):
@@ -282,7 +286,8 @@ class Experiment(_Settings, frozen=True):
         Processes that train clients side by side; the figures do not depend on it.
     worker_timeout
         Seconds after which a worker that is still at a job is replaced, and its job done again. 0 is automatic: twenty
-        times as long as the longest such job so far, and at least two minutes. The figures do not depend on it.
+        times as long as the longest such job so far, and at least two minutes. A branch of clients (server.fan_in) has
+        that time for each of its jobs. The figures do not depend on it.
     engine, address
         Where they run: ``local`` or ``ray``; `address` is that of a Ray cluster to join, such as ``auto``.
     device

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import nestling
-from nestling import AxisMap, Plan
+from nestling import AxisMap, Plan, Tally, extract
 from nestling.axes.dims import Fixed, Leaf, Product, Sum
 from nestling.nets import build, example, names
 
@@ -433,3 +433,54 @@ def noisy(state, seed):
 def addresses(state):
     """Where the values of a state live, so that sharing shows."""
     return {tensor.untyped_storage().data_ptr() for tensor in state.values() if tensor.numel()}
+
+
+# ---- merges
+
+ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7}
+
+
+def updates_of(axes, state, fleet, touch=None):
+    """What the clients of a fleet return: (state, plan, weight, touched)."""
+    updates = []
+    for k, (plan, weight) in enumerate(fleet):
+        update = noisy(extract(axes, plan, state), k)
+        for name, first in axes.tied.items():
+            if name in update:
+                update[name] = update[first]
+        updates.append((update, plan, weight, touch(plan, k) if touch else None))
+    return updates
+
+
+def tallied(axes, state, updates, tally=None):
+    tally = Tally(axes, state) if tally is None else tally
+    for update, plan, weight, touched in updates:
+        tally.add(update, plan, weight, touched)
+    return tally
+
+
+def assert_close(actual, wanted, dtype, ulps=4):
+    """Equal up to a few units in the last place of the largest values that were averaged."""
+    assert set(actual) == set(wanted)
+    for name, tensor in actual.items():
+        assert tensor.dtype == wanted[name].dtype
+        scale = max(4.0, float(wanted[name].double().abs().max())) if tensor.numel() else 1.0
+        tolerance = ulps * ULP[dtype] * scale if tensor.is_floating_point() else 0
+        torch.testing.assert_close(
+            tensor.double(),
+            wanted[name].double(),
+            rtol=0,
+            atol=tolerance,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
+def some_units(axes, plan, seed):
+    """A part of what `plan` keeps: of some free axes and of some frozen ones (classes, words, positions)."""
+    random_ = random.Random(seed)
+    kept, touched = kept_of(plan), {}
+    for name, axis in axes.table.items():
+        if random_.random() < 0.5:
+            have = kept.get(name, list(range(axis.size)))
+            touched[name] = [have[k] for k in units(random_, len(have), random_.choice(("prefix", "window", "subset")))]
+    return Plan(touched)

@@ -22,62 +22,29 @@ from tests.cut.cut_cases import (
     NETS,
     PLANS,
     SEEDS,
+    ULP,
     GatedStep,
     Step,
     addresses,
+    assert_close,
     case,
     constant,
     copied,
     fleet_of,
-    kept_of,
     large_plans,
     noisy,
     random_plan,
     reference_merge,
     same,
     shared_steps,
+    some_units,
     state_of,
-    units,
+    tallied,
+    updates_of,
 )
 from tests.quick import mostly_slow
 
 every_net = pytest.mark.parametrize("name", mostly_slow(NETS, quick=5))
-ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7}
-
-
-def updates_of(axes, state, fleet, touch=None):
-    """What the clients of a fleet return: (state, plan, weight, touched)."""
-    updates = []
-    for k, (plan, weight) in enumerate(fleet):
-        update = noisy(extract(axes, plan, state), k)
-        for name, first in axes.tied.items():
-            if name in update:
-                update[name] = update[first]
-        updates.append((update, plan, weight, touch(plan, k) if touch else None))
-    return updates
-
-
-def tallied(axes, state, updates, tally=None):
-    tally = Tally(axes, state) if tally is None else tally
-    for update, plan, weight, touched in updates:
-        tally.add(update, plan, weight, touched)
-    return tally
-
-
-def assert_close(actual, wanted, dtype, ulps=4):
-    """Equal up to a few units in the last place of the largest values that were averaged."""
-    assert set(actual) == set(wanted)
-    for name, tensor in actual.items():
-        assert tensor.dtype == wanted[name].dtype
-        scale = max(4.0, float(wanted[name].double().abs().max())) if tensor.numel() else 1.0
-        tolerance = ulps * ULP[dtype] * scale if tensor.is_floating_point() else 0
-        torch.testing.assert_close(
-            tensor.double(),
-            wanted[name].double(),
-            rtol=0,
-            atol=tolerance,
-            msg=lambda text, name=name: f"{name}: {text}",
-        )
 
 
 # ---- against the reference
@@ -277,17 +244,6 @@ def test_a_refused_restart_changes_nothing():
 
 
 # ---- touched: less trained than received
-
-
-def some_units(axes, plan, seed):
-    """A part of what `plan` keeps: of some free axes and of some frozen ones (classes, words, positions)."""
-    random_ = random.Random(seed)
-    kept, touched = kept_of(plan), {}
-    for name, axis in axes.table.items():
-        if random_.random() < 0.5:
-            have = kept.get(name, list(range(axis.size)))
-            touched[name] = [have[k] for k in units(random_, len(have), random_.choice(("prefix", "window", "subset")))]
-    return Plan(touched)
 
 
 @every_net

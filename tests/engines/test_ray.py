@@ -19,9 +19,11 @@ from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment.presets import find
 from nestling.experiment.runner import run
-from tests.engines import engine_jobs
+from nestling.methods import make
+from tests.engines import engine_jobs, removed_node
 from tests.processes import call
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,  # a Ray is a dozen processes
     pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'nestling[ray]'"),
@@ -244,3 +246,16 @@ def test_a_ray_of_our_own_has_no_more_workers_than_the_machine_can_carry(monkeyp
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(RunError, match="workers=33 are more than a Ray started here may have: 16 per core, 32"):
         module._begin(None, 33, "")
+
+
+def test_a_node_that_is_removed_in_a_round_changes_no_byte(tmp_path):
+    """Two nodes of one CPU have a worker each; partial merges are made where clients train."""
+    call([sys.executable, "-m", "tests.engines.removed_node", str(tmp_path / "two")], check=True, cwd=ROOT)
+    run(removed_node.experiment(), method=make("heterofl"), out=tmp_path / "one")
+    one, two = (
+        [(tmp_path / name / file).read_bytes() for file in ("metrics.jsonl", "model.safetensors")]
+        for name in ("one", "two")
+    )
+    assert one == two
+    lines = (tmp_path / "two" / "events.jsonl").read_text().splitlines()
+    assert ("worker lost", 1) in {(event["kind"], event["round"]) for event in map(json.loads, lines)}

@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nestling.fleet import ASSIGNMENTS, FEDROLEX_REAL_WORLD, LEVELS, NEFL_FIVE, Fleet, parse_mix
-from nestling.fleet.apportion import counts
+from nestling.fleet.apportion import counts, deal
+from nestling.seeds import numpy_stream
 from tests.fleet.fleet_refuse import refused
 
 ALL = "a-b-c-d-e"
@@ -192,3 +193,13 @@ def test_refusals():
     refused(lambda: fleet.level(0, -1), "the round", "at least 0")
     refused(lambda: fleet.sample(-1), "the round", "at least 0")
     refused(lambda: fleet.sample(0.5), "the round", "0.5")
+
+
+@given(kinds=st.integers(1, 300), clients=st.integers(1, 2000), seed=st.integers(0, 9))
+def test_a_byte_per_client_changes_nobody(kinds, clients, seed):
+    """Populations of millions take a byte per client, and are those that were drawn as whole numbers of 64 bits."""
+    shares = [1 / kinds] * kinds
+    dealt = deal(shares, clients, seed, "levels")
+    order = numpy_stream(seed, "levels").permutation(np.repeat(np.arange(kinds), counts(shares, clients)))
+    assert np.array_equal(dealt, order)
+    assert dealt.itemsize == (1 if kinds <= 256 else 2)

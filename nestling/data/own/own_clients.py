@@ -78,6 +78,11 @@ class OwnClients(_Own):
     shares: Sequence[Tensor] | None = None
     reader: ClientReader | None = None
 
+    @property
+    def has_test_shares(self) -> bool:
+        """Whether any client is tested on test samples of its own: if not, nobody asks all clients for theirs."""
+        return self.shares is not None
+
     def __len__(self) -> int:
         return len(self.clients)
 

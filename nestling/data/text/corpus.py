@@ -297,13 +297,14 @@ def _user_shares(
     """Return a function that reads a client's sequences, those of one user, and the number of each client if known."""
     if text.stream is not None:
         raise DataError(f"{text.name} has no users: set data.partition=iid")
-    eligible = np.arange(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= minimum)
+    eligible: Sequence[int] | NDArray[Any]
+    eligible = range(len(text.users)) if text.sizes is None else np.flatnonzero(text.sizes >= minimum)
     if clients > len(eligible):
         condition = "" if text.sizes is None else f" with at least {minimum} sequences"
         raise DataError(f"{clients:,} clients are more than the {len(eligible):,} users of {text.name}{condition}")
     if clients < len(eligible):
-        chosen = numpy_stream(seed, "partition", "user").choice(len(eligible), clients, replace=False)
-        eligible = eligible[np.sort(chosen)]
+        chosen = np.sort(numpy_stream(seed, "partition", "user").choice(len(eligible), clients, replace=False))
+        eligible = chosen if isinstance(eligible, range) else eligible[chosen]
     return partial(_user_part, text.users, eligible), None if text.sizes is None else text.sizes[eligible]
 
 
@@ -314,7 +315,7 @@ def _stream_part(stream: Tensor, size: int, task: str, length: int, client: int)
     return windows(stream[client * size : (client + 1) * size], task, length)
 
 
-def _user_part(users: Sequence[Tensor], chosen: NDArray[Any], client: int) -> Tensor:
+def _user_part(users: Sequence[Tensor], chosen: Sequence[int] | NDArray[Any], client: int) -> Tensor:
     return users[int(chosen[client])]
 
 

@@ -30,6 +30,15 @@ _LIKELY = 0.5 ** np.arange(1, _SUCCESSORS + 1) / (1 - 0.5**_SUCCESSORS)  # each 
 
 def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
     """Generate the text; it depends on the options alone, and nothing is read."""
+    return text_by(USERS, options)
+
+
+def text_by(users: int, options: TextOptions) -> Text:
+    """Return a text by so many users, of whom nothing is stored.
+
+    >>> text_by(10**7, TextOptions("next-word", 1000, 8)).users[9_999_999].shape[1]
+    9
+    """
     least = 3 + _COMMON + _TOPICS * _SUCCESSORS
     if options.vocabulary < least:
         raise DataError(f"words needs data.vocabulary_size of at least {least}, not {options.vocabulary}")
@@ -40,9 +49,9 @@ def open_text(_paths: tuple[Path, ...], options: TextOptions) -> Text:
         options.task,
         vocabulary,
         options.length,
-        users=Lazy(USERS, partial(make, "train")),
-        test=Lazy(USERS, partial(make, "test")),
-        validation=Lazy(USERS, partial(make, "validation")),
+        users=Lazy(users, partial(make, "train")),
+        test=Lazy(users, partial(make, "test")),
+        validation=Lazy(users, partial(make, "validation")),
         padded=True,
     )
 
