@@ -25,6 +25,7 @@ METHODS = {
     "feddf": "FedDF",
     "ds-fl": "DS-FL",
     "fed-et": "Fed-ET",
+    "lora": "LoRA",
 }
 
 
