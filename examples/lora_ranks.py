@@ -29,12 +29,12 @@ RANK = 16
 class Scale:
     """How much is trained: the net, the steps before, and the rounds."""
 
-    width: int = 128
-    layers: int = 3
-    steps: int = 600
-    rounds: int = 20
+    width: int = 96
+    layers: int = 2
+    steps: int = 500
+    rounds: int = 15
     clients: int = 40
-    sequences: int = 96  # at most, of a client
+    sequences: int = 64  # at most, of a client
 
 
 QUICK = Scale(width=32, layers=1, steps=150, rounds=3, clients=8, sequences=40)
@@ -79,6 +79,13 @@ def pretrained(text: Text, sequences: Tensor, scale: Scale, file: Path | None = 
     if file is not None:
         torch.save(model.state_dict(), file)
     return model
+
+
+@torch.no_grad()
+def perplexity_of(model: GPT2LMHeadModel, sequences: Tensor, padding: int) -> float:
+    """Return the perplexity of a model on sequences."""
+    logits = torch.cat([model.eval()(part[:, :-1]).logits for part in sequences.split(256)])
+    return cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten(), ignore_index=padding).exp().item()
 
 
 def with_adapters(model: GPT2LMHeadModel, rank: int) -> PeftModel:
@@ -132,17 +139,18 @@ def main() -> None:
         "ranks 2 to 16, rolling": (RANK, "a-b-c-d", {"pick": "rolling"}),
         "rank 16 for all": (RANK, "a", {}),
     }
+    print(f"perplexity without adapters: {perplexity_of(model, test, text.padding):.3f}")
+    print("| perplexity of ranks | 16 | 8 | 4 | 2 | sent |\n|---|---|---|---|---|---|")
     for name, (rank, levels, options) in fleets.items():
-        results = [federate(rank, levels, seed, **options) for seed in range(given.seeds)]
-        figures = [result.summary["final"]["submodels"] for result in results]
-        for level in figures[0]:
-            perplexity = [final[level]["perplexity"] for final in figures]
-            spread = f" ± {statistics.stdev(perplexity):.3f}" if given.seeds > 1 else ""
-            size = round(rank * results[0].summary["levels"][level]["ratio"])
-            sent = statistics.mean(result.summary["bytes_up"] for result in results)
-            print(
-                f"{name}: tested at rank {size}: perplexity {statistics.mean(perplexity):.3f}{spread}, {sent:.3g} B up"
-            )
+        runs = [federate(rank, levels, seed, **options).summary for seed in range(given.seeds)]
+        cells = {}
+        for level, cost in runs[0]["levels"].items():
+            figures = [run["final"]["submodels"][level]["perplexity"] for run in runs]
+            spread = f" ± {statistics.stdev(figures):.3f}" if len(runs) > 1 else ""
+            cells[round(rank * cost["ratio"])] = f"{statistics.mean(figures):.3f}{spread}"
+        sent = sum(run["bytes_up"] + run["bytes_down"] for run in runs) / len(runs)
+        tested = [cells.get(size, "–") for size in (16, 8, 4, 2)]
+        print("|", " | ".join([name, *tested, f"{sent / 1e6:.1f} MB"]), "|", flush=True)
 
 
 if __name__ == "__main__":

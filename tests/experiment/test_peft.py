@@ -18,7 +18,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (find_spec("peft") and find_spec("transformers")), reason="needs peft"),
 ]
-FEW = ["rounds=2", "local.epochs=1", "data.max_samples=300", "fleet.clients=6", "fleet.levels=a-b-c"]
+FEW = [
+    "rounds=2",
+    "local.epochs=1",
+    "data.max_samples=300",
+    "fleet.clients=6",
+    "fleet.per_round=4",
+    "fleet.levels=a-b-c",
+]
 
 
 def federated(out=None, **options):
@@ -77,6 +84,13 @@ def test_a_model_of_peft_by_its_name():
     ranks = {axis: counts for axis, counts in result.summary["coverage"].items() if axis.endswith(".rank")}
     assert set(ranks) == {"base_model.model.1.lora.rank", "base_model.model.3.lora.rank"}
     assert all(counts[0] > counts[-1] for counts in ranks.values())
+
+
+def test_the_number_of_workers_changes_no_bit():
+    settings = [*FEW, "model.name=tests.experiment.own_source:adapted", "options.pick=rolling", "upload.format=topk"]
+    results = [nestling.run(find("lora-digits").with_settings([*settings, f"workers={k}"])) for k in (1, 2)]
+    assert same_state(results[0].state, results[1].state)
+    assert results[0].rounds == results[1].rounds
 
 
 def test_a_gpt2_learns_new_topics_with_mixed_ranks():

@@ -122,12 +122,3 @@ def test_small_ranks_learn_and_frozen_weights_stay(merge):
     handed = result.summary["bytes_setup"]
     assert handed % sizes == 0  # whole, and once for every client that took part
     assert 4 <= handed // sizes <= 8
-
-
-@pytest.mark.slow
-def test_the_number_of_workers_changes_no_bit():
-    options = ["options.pick=rolling", "upload.format=topk"]
-    more = [*QUICK, "rounds=2", "local.epochs=1", "data.max_samples=200", *options]
-    results = [run(find("lora-digits").with_settings([*more, f"workers={workers}"])) for workers in (1, 2)]
-    assert same_state(results[0].state, results[1].state)
-    assert results[0].rounds == results[1].rounds

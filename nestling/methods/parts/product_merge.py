@@ -1,17 +1,22 @@
-"""Merging low-rank adapters by their products: the mean of what clients' adapters compute (FlexLoRA, Bai et al., 2024).
+"""Merging low-rank adapters by their products: what clients' adapters compute, B A, is averaged, not A and B.
 
-The server adds up the products B A of all clients as stacked factors (FLoRA, Wang et al., 2024), which is exact. The
-new factors are the best approximation of the mean by the rank of the whole adapter, exact if the rank of the mean fits.
-The share of the norm that was lost is reported, and recorded as ``lost_norm`` in metrics.jsonl. Units are ordered by
-singular value: the first k of them are the best approximation of rank k.
+The product of an adapter is the sum of what its units compute, b a. For every unit, the server takes the mean of the
+clients that held it; a unit that nobody held keeps its value. The sum of these means is exact: all factors, stacked
+side by side (FLoRA, Wang et al., 2024). The new factors are its best approximation by the rank of the whole adapter
+(singular values, as in FlexLoRA, Bai et al., 2024), exact if its rank fits. The share of the norm that was lost is
+reported, and recorded as ``lost_norm`` in metrics.jsonl. Units are then ordered by singular value: the first k of them
+are the best approximation of rank k.
+
+If all clients hold the whole rank, this is the mean of their products. A round without training changes no product.
 
 Departures
 ----------
-- In FlexLoRA's mean, a unit that a client did not hold counts as zero, so that rounds without training would shrink the
-  adapters. Here it counts as it was before the round. A round without training changes no product.
+- In FlexLoRA's mean, a unit that a client does not hold counts as zero. Those of large clients then fade from round to
+  round (Wu et al., Preventing Rank Collapse in Federated Low-Rank Adaptation with Client Heterogeneity, 2026; their
+  raFLoRA weights units by the clients that have them, too).
 - FlexLoRA's factors are U Σ and V. Here A = c V, where c is the mean norm of the units of A before, and B = U Σ / c,
   so that the steps of clients keep their size. For embeddings, whose A begins at zero in peft, B and A change places.
-- Units that the mean does not need (a mean of rank 6 in adapters of rank 16) begin again as LoRA begins, with one
+- Units that the sum does not need (a sum of rank 6 in adapters of rank 16) begin again as LoRA begins, with one
   factor at zero and the other one as it was. With two zero factors they would never learn again.
 """
 
@@ -19,15 +24,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap
 from nestling.axes.adapters import Adapter, adapters, other_factor
-from nestling.cut.low_rank import LowRank, ProductSum
+from nestling.cut.low_rank import LowRank, low_rank
 from nestling.data.federated import ClientData
 from nestling.errors import ConfigError
 from nestling.events import report
@@ -40,23 +45,14 @@ _EXACT = 1e-6  # a smaller share of the norm is a rounding error in single preci
 _INSTEAD = "set options.merge=factors"
 
 
-@dataclass
-class ProductSums:
-    """The sums of clients' products in a round.
+@dataclass(frozen=True, eq=False)
+class ClientFactors:
+    """The factors of one adapter that a client trained: which units of the rank, A (k, …) and B (outputs, k, …)."""
 
-    Attributes
-    ----------
-    sums
-        For every adapter, by the name of A: the weighted sum of the products of all clients that held some of it.
-    held
-        The weight of the clients that held each unit: (rank,) float64.
-    weight
-        The weight of all clients.
-    """
-
-    sums: dict[str, ProductSum] = field(default_factory=dict)
-    held: dict[str, Tensor] = field(default_factory=dict)
-    weight: float = 0.0
+    units: Tensor
+    a: Tensor
+    b: Tensor
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -89,38 +85,28 @@ class ProductMerge(Part):
             if reason:
                 raise ConfigError(f"the adapter of {name} cannot be merged by product, because {reason}: {_INSTEAD}")
 
-    @torch.no_grad()
-    def received(self, round: RoundContext, update: Update, earlier: ProductSums | None) -> ProductSums:
-        """Add the products of another client."""
-        setup, total = round.setup, earlier or ProductSums()
+    def received(
+        self, round: RoundContext, update: Update, earlier: dict[Adapter, list[ClientFactors]] | None
+    ) -> dict[Adapter, list[ClientFactors]]:
+        """Keep the factors of another client, which are small beside a model."""
+        setup, kept = round.setup, {} if earlier is None else earlier
         weight = sum(setup.weight(who) for who in update.who)
-        total.weight += weight
         for adapter in trained_adapters(setup.axes, setup.user_frozen):
-            if adapter.a not in update.state:  # the client's plan drops its block
-                continue
-            a, b = update.state[adapter.a].flatten(1), update.state[adapter.b].flatten(1)
-            if adapter.a not in total.sums:
-                total.sums[adapter.a] = ProductSum(len(b), a.shape[1])
-                total.held[adapter.a] = torch.zeros(len(round.before[adapter.a]), dtype=torch.float64)
-            total.sums[adapter.a].add(b.double() * weight, a)
-            units = update.plan.index(adapter.rank) if adapter.rank in update.plan.runs else slice(None)
-            total.held[adapter.a][units] += weight
-        return total
+            if adapter.a in update.state:  # else the client's plan drops its block
+                a, b = update.state[adapter.a], update.state[adapter.b]
+                units = update.plan.index(adapter.rank) if adapter.rank in update.plan.runs else torch.arange(len(a))
+                kept.setdefault(adapter, []).append(ClientFactors(units, a, b, weight))
+        return kept
 
     @torch.no_grad()
     def after_merge(self, round: RoundContext, merged: Merged) -> AfterMerge:
-        """Replace the factors of every adapter by the best ones for the mean of clients' products."""
-        setup, before, total = round.setup, round.before, merged.received
+        """Replace the factors of every adapter by the best ones for the merged product."""
         model, best = dict(merged.model), {}
-        for adapter in trained_adapters(setup.axes, setup.user_frozen):
-            if total is None or adapter.a not in total.sums:
-                continue
-            a, b, sums = before[adapter.a], before[adapter.b], total.sums[adapter.a]
-            rest = total.weight - total.held[adapter.a]  # the weight of the clients that did not hold a unit
-            sums.add((b.flatten(1).double() * rest)[:, rest > 0], a.flatten(1)[rest > 0])
-            best[adapter] = sums.best(len(a))
-            model[adapter.a], model[adapter.b] = factors_of(best[adapter], a, b, total.weight)
-        model |= {name: model[first] for name, first in setup.axes.tied.items()}
+        for adapter, clients in (merged.received or {}).items():
+            a, b = round.before[adapter.a], round.before[adapter.b]
+            best[adapter] = merged_product(a, b, clients)
+            model[adapter.a], model[adapter.b] = factors_of(best[adapter], a, b)
+        model |= {name: model[first] for name, first in round.setup.axes.tied.items()}
         figures = {"lost_norm": _report_lost(best)} if best else {}
         return AfterMerge(model, dict(round.method_state), figures=figures)
 
@@ -130,35 +116,42 @@ def trained_adapters(axes: AxisMap, frozen: frozenset[str]) -> tuple[Adapter, ..
     return tuple(adapter for adapter in adapters(axes) if not {adapter.a, adapter.b} & frozen)
 
 
-def factors_of(product: LowRank, a: Tensor, b: Tensor, weight: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return the new factors A and B of an adapter.
+def merged_product(a: Tensor, b: Tensor, clients: Sequence[ClientFactors]) -> LowRank:
+    """Return the best approximation, by the rank of an adapter, of the sum of its units' means over clients.
 
     Parameters
     ----------
-    product
-        `weight` times what they should compute.
     a, b
-        The factors before, (rank, …) and (outputs, rank, …); the new ones have their shapes and dtypes.
-    weight
-        What `product` is divided by.
+        The factors before the round, (rank, …) and (outputs, rank, …): units that nobody held keep them.
+    clients
+        What clients made of them.
+    """
+    held = torch.zeros(len(a), dtype=torch.float64)
+    for client in clients:
+        held[client.units] += client.weight
+    parts = [(client.b, client.a, client.weight / held[client.units]) for client in clients]
+    rest = (held == 0).nonzero()[:, 0]
+    parts.append((b[:, rest], a[rest], torch.ones(len(rest), dtype=torch.float64)))
+    left = torch.cat([part.flatten(1).double() * share for part, _, share in parts], 1)
+    return low_rank(left, torch.cat([part.flatten(1) for _, part, _ in parts]), len(a))
 
-    Examples
-    --------
-    >>> from nestling.cut.low_rank import ProductSum
-    >>> total = ProductSum(2, 2)
-    >>> total.add(torch.tensor([[6.0], [0.0]]), torch.tensor([[1.0, 0.0]]))
-    >>> a, b = factors_of(total.best(rank=1), torch.tensor([[0.0, 3.0]]), torch.zeros(2, 1), weight=2.0)
+
+def factors_of(product: LowRank, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the new factors A and B of an adapter, from those before: of their shapes, dtypes and scale.
+
+    >>> product = low_rank(torch.tensor([[3.0], [0.0]]), torch.tensor([[1.0, 0.0]]), rank=1)
+    >>> a, b = factors_of(product, torch.tensor([[0.0, 3.0]]), torch.zeros(2, 1))
     >>> a.norm().item(), (b @ a).tolist()
     (3.0, [[3.0, 0.0], [0.0, 0.0]])
     """
     used, rank = len(product.values), len(a)
     b_moves = bool(a.any())  # which of the two gets the singular values
     still, moved = (product.right, product.left.T) if b_moves else (product.left.T, product.right)
-    new_still = (a.flatten(1) if b_moves else b.flatten(1).T).double()
+    new_still = (a.flatten(1) if b_moves else b.flatten(1).T).to(torch.float64, copy=True)
     scale = new_still.norm().item() / math.sqrt(rank) or 1.0
     new_moved = moved.new_zeros(rank, moved.shape[1])
     new_still[:used] = scale * still
-    new_moved[:used] = (product.values / (weight * scale))[:, None] * moved
+    new_moved[:used] = (product.values / scale)[:, None] * moved
     new_a, new_b = (new_still, new_moved.T) if b_moves else (new_moved, new_still.T)
     return new_a.reshape(a.shape).to(a.dtype), new_b.reshape(b.shape).to(b.dtype)
 
@@ -190,7 +183,7 @@ def _report_lost(best: Mapping[Adapter, LowRank]) -> float:
         worst = max(truncated, key=losses.__getitem__)
         report(
             "adapter truncated",
-            f"the mean of the adapters has a higher rank than they hold: {share:.2%} of its norm was lost (most, "
+            f"the merged adapters have a higher rank than they can hold: {share:.2%} of its norm was lost (most, "
             f"{losses[worst]:.2%}, of {worst.rank or worst.a})",
             logging.INFO,
             count=len(truncated),

@@ -1,4 +1,4 @@
-"""Adapters merged by product: the mean of what clients' adapters compute, and what of it a rank holds."""
+"""Adapters merged by product: the mean of what units compute at the clients, and what of it a rank holds."""
 
 from dataclasses import replace
 
@@ -100,14 +100,18 @@ def computed(a, b):
 
 
 def mean_of(setup, a, b, updates):
-    """The mean of clients' whole adapters: where a client held no unit, it is as it was before."""
+    """The sum over units of the mean of what clients that held it made of it; without any, of what it was."""
     old_a, old_b = (setup.model.state_dict()[name].clone() for name in (a, b))
     total = 0.0
-    for units, new_a, new_b, samples in updates:
-        whole_a, whole_b = old_a.clone(), old_b.clone()
-        whole_a[units], whole_b[:, units] = new_a, new_b
-        total = total + samples * computed(whole_a, whole_b)
-    return total / sum(samples for *_, samples in updates)
+    for unit in range(len(old_a)):
+        held = [
+            (new_a[[units.index(unit)]], new_b[:, [units.index(unit)]], samples)
+            for units, new_a, new_b, samples in updates
+            if unit in units
+        ] or [(old_a[[unit]], old_b[:, [unit]], 1)]
+        products = [samples * computed(new_a, new_b) for new_a, new_b, samples in held]
+        total = total + sum(products) / sum(samples for *_, samples in held)
+    return total
 
 
 @st.composite
