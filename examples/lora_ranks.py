@@ -8,6 +8,7 @@ the clients, who train adapters of peft: all of rank 2, or of rank 16, 8, 4 and 
 """
 
 import argparse
+import copy
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,12 +94,7 @@ def with_adapters(model: GPT2LMHeadModel, rank: int) -> PeftModel:
     torch.manual_seed(0)
     layers = ["c_attn", "c_proj", "c_fc"]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers, fan_in_fan_out=True)
-    adapted = get_peft_model(GPT2LMHeadModel(model.config), config)
-    names = {name: name.replace(".base_layer", "") for name in adapted.base_model.model.state_dict()}
-    weights = model.state_dict()
-    state = {name: weights[plain] for name, plain in names.items() if plain in weights}
-    adapted.base_model.model.load_state_dict(state, strict=False)
-    return adapted
+    return get_peft_model(copy.deepcopy(model), config)
 
 
 def main() -> None:

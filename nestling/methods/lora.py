@@ -10,10 +10,10 @@ A level is a share of the rank of every adapter: of 16 units, a client of level 
 
 Adapters are merged in one of two ways, weighted by samples.
 
-- ``product`` (FlexLoRA): the server takes the mean of what clients' adapters *compute*, the products B A, and the new
-  factors are the best approximation of it (`nestling.methods.parts.product_merge`).
-- ``factors``: A and B are averaged unit by unit over the clients that held a unit, as in all other methods. The
-  product of these means is not the mean of the products.
+- ``product``: what the units of adapters *compute*, b a, is averaged over the clients that held a unit, and the new
+  factors are the best approximation of the sum (`nestling.methods.parts.product_merge`, after FlexLoRA and FLoRA).
+- ``factors``: A and B are averaged over the clients that held a unit, as in all other methods. The product of these
+  means is not the mean of the products.
 
 Scaling
 -------
@@ -28,8 +28,8 @@ Departures
 - HetLoRA prunes ranks while it trains, fills what a client does not hold with zeros and weights clients by the norms
   of their updates: none of this is here.
 - FlexLoRA and FLoRA compute factors for each client: a decomposition per rank, or the stack of all clients. Here
-  clients get units of the whole adapter. With ``product`` and ``prefix`` these are FlexLoRA's: the first k singular
-  values.
+  clients get units of the whole adapter. With ``product`` and ``prefix`` these are, as in FlexLoRA, those of the first
+  k singular values.
 - FLoRA merges adapters into the frozen weights after each round, which then have to travel; here these stay.
 - See also `nestling.methods.parts.product_merge`.
 """
@@ -105,7 +105,7 @@ def lora(pick: Pick = "prefix", step: int = 1, merge: Literal["product", "factor
     step
         How many units the window moves in a round.
     merge
-        ``"product"``: the mean of what adapters compute; ``"factors"``: the mean of their factors.
+        ``"product"``: the mean of what units compute; ``"factors"``: the mean of their factors.
 
     Examples
     --------
