@@ -38,7 +38,7 @@ class Scale:
     sequences: int = 64  # at most, of a client
 
 
-QUICK = Scale(width=32, layers=1, steps=150, rounds=3, clients=8, sequences=40)
+QUICK = Scale(width=32, layers=1, steps=120, rounds=2, clients=8, sequences=32)
 
 
 def halves(quick: bool, data_dir: str | None, scale: Scale) -> tuple[Text, Tensor, list[dict[str, Tensor]], Tensor]:

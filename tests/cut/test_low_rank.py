@@ -64,3 +64,12 @@ def test_units_are_orthonormal_and_the_most_important_ones_are_first(case):
 
 def test_single_precision_is_added_up_in_double():
     assert low_rank(torch.tensor([[1e8, 1.0, -1e8]]), torch.ones(3, 1), 1).norm == 1.0
+
+
+def test_rounding_errors_are_no_units():
+    random = torch.Generator().manual_seed(0)
+    left, right = torch.randn(7, 2, generator=random), torch.randn(2, 5, generator=random)
+    best = low_rank(torch.cat([left, left, left], 1), torch.cat([right, 0.3 * right, right]), 6)
+    assert len(best.values) == 2
+    nothing = low_rank(torch.zeros(7, 2), right, 2)
+    assert (len(nothing.values), nothing.norm, nothing.lost) == (0, 0.0, 0.0)
