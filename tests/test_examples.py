@@ -3,6 +3,7 @@
 import difflib
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,20 @@ def test_a_model_of_ones_own(capsys):
     accuracies = {line.split()[1].rstrip(":"): float(line.split()[2].rstrip("%")) for line in lines}
     assert set(accuracies) == {"a", "c"}
     assert accuracies["a"] > 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (find_spec("peft") and find_spec("transformers")), reason="needs peft")
+def test_adapters_of_different_ranks(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    lines = call([sys.executable, EXAMPLES / "lora_ranks.py", "--quick"], check=True).stdout.splitlines()
+    before = float(next(line for line in lines if line.startswith("perplexity without")).split()[-1])
+    rows = {
+        cells[1]: cells[2:6] for cells in ([cell.strip() for cell in line.split("|")] for line in lines) if cells[2:]
+    }
+    assert len(rows.pop("rank 16 for all")) == 4
+    smallest = float(rows.pop("rank 2 for all")[-1])
+    assert smallest < before
+    for fleet in ("ranks 2 to 16", "ranks 2 to 16, rolling"):
+        assert max(map(float, rows[fleet])) < smallest, fleet  # at every rank
+    assert float(rows["ranks 2 to 16, by factors"][0]) < smallest

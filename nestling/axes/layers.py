@@ -15,6 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nestling.axes.adapters import adjust_adapters
 from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum, factors
 from nestling.errors import BuildError
 
@@ -28,6 +29,7 @@ def adjust(module: nn.Module, dims: Mapping[str, Dims], kept: Kept) -> None:
     `dims` are the dims of the whole model's tensors below this module, by their names relative to it; ``kept(dim)`` is
     the number of units left. The module's own tensors have already been cut.
     """
+    adjust_adapters(module)
     for kind, entry in _ENTRIES.items():
         if isinstance(module, kind):
             entry(module, dims, kept)

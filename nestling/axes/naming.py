@@ -1,7 +1,8 @@
 """Turn unified nodes into an `AxisMap` with readable names.
 
 An axis is named after the module whose parameter first produces it: ``layer1.0.conv1``. Parts of a product or sum have
-a suffix: ``blocks.0.attention.q.heads``. The order is that of the run, so names are the same every time.
+a suffix: ``blocks.0.attention.q.heads``. The rank of an adapter is ``blocks.0.attention.q.lora.rank``. The order is
+that of the run, so names are the same every time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from nestling.axes.adapters import rank_name
 from nestling.axes.axismap import Axis, AxisMap
 from nestling.axes.dims import Dim, Dims, Fixed, Leaf, Product, Sum
 from nestling.axes.skeleton import tensors
@@ -43,7 +45,7 @@ def axis_map(
 
     for free in (True, False):  # axes that can be cut get the better names
         for node, parameter in producers:
-            name(node, _module_of(parameter), free)
+            name(node, rank_name(_module_of(parameter)), free)
         for parameter, nodes in known.items():
             for place, node in enumerate(nodes):
                 name(node, _module_of(parameter) + ("" if len(nodes) == 1 else f".{place}"), free)

@@ -266,11 +266,14 @@ class AfterMerge:
         The global model and the server state of the method for the next round.
     networks
         Other networks of this round, tested too if the round is evaluated: name → plan, weights.
+    figures
+        Figures of this round for metrics.jsonl: name → value.
     """
 
     model: dict[str, Tensor]
     method_state: dict[str, Tensor]
     networks: Mapping[str, tuple[Plan, State]] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -216,10 +216,10 @@ class Method:
         """
         result = AfterMerge(merged.model, dict(round.method_state))
         for part, received in zip(self.chain, merged.received or [None] * len(self.chain), strict=True):
-            networks = result.networks
+            networks, figures = result.networks, result.figures
             round = replace(round, method_state=result.method_state)
             result = part.after_merge(round, Merged(result.model, merged.gathered, received))
-            result = replace(result, networks={**networks, **result.networks})
+            result = replace(result, networks={**networks, **result.networks}, figures={**figures, **result.figures})
         return result
 
     def predict(self, output: Any) -> Tensor:

@@ -25,6 +25,7 @@ from nestling.methods.fedrolex import fedrolex
 from nestling.methods.fjord import fjord, with_ordered_dropout
 from nestling.methods.heterofl import heterofl
 from nestling.methods.lg_fedavg import lg_fedavg
+from nestling.methods.lora import lora
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
 from nestling.methods.parts.proximal import Proximal
@@ -47,6 +48,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "feddf": feddf,
     "ds-fl": ds_fl,
     "fed-et": fed_et,
+    "lora": lora,
 }
 
 # The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value.

@@ -25,6 +25,7 @@ METHODS = {
     "feddf": "FedDF",
     "ds-fl": "DS-FL",
     "fed-et": "Fed-ET",
+    "lora": "LoRA",
 }
 
 # Each has a contrast of at least 3 to 1 on the light and the dark page, and neighbours differ in lightness or hue.

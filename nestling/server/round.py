@@ -87,6 +87,7 @@ def run_round(
         **costs.recorded(totals),
         "levels": dict(sorted(Counter(job.who.level.name for job in jobs).items())),
         **({"empty": empty} if empty else {}),
+        **result.figures,
     }
 
 

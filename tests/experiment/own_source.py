@@ -59,3 +59,12 @@ def wrong():
 def misspelt():
     """A key that does not exist."""
     return undivided() | {"tests": None}
+
+
+def adapted():
+    """A perceptron for images (N, 1, 8, 8) whose weights are frozen, with adapters of peft."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - takes seconds to import
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    return get_peft_model(net, LoraConfig(r=8, lora_alpha=16, target_modules=["1", "3"]))

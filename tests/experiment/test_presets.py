@@ -52,6 +52,8 @@ def macs(name, options, data, ratio):
     """Multiply-accumulates of one sample through the layers of a model whose every width is cut to `ratio`."""
     channels, size, classes, _ = DATA[data]
     chosen = {"widths": MODELS[name].options["widths"], **dict(options)}
+    if "size" in MODELS[name].options:
+        chosen["size"] = size
     chosen["widths"] = [math.ceil(width * ratio) for width in chosen["widths"]]
     model, total = build(name, channels=channels, classes=classes, **chosen).eval(), 0
 

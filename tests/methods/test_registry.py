@@ -64,6 +64,7 @@ def test_the_papers_choices():
         "fedmorph",
         "fedmorphprox",
         "feddf",
+        "lora",
     }
     assert {name: method.proximal for name, method in by_name.items() if method.proximal} == {
         "fedprox": 0.01,

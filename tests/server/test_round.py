@@ -36,6 +36,8 @@ def test_every_method_runs_and_tells_the_same_again(method):
     if method in ("nefl", "depthfl"):  # these need residual blocks
         own["model"] = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
         own["options"] = {"variant": "plain"} if method == "depthfl" else {}
+    if method == "lora":  # which needs adapters
+        own["model"] = Model(name="mlp", options={"widths": [16, 16], "rank": 4})
     if method in ("feddf", "fed-et"):
         own["options"] = {"steps": 4}
     data = msgspec.structs.replace(CLASSES, public_share=0.2) if method in WITH_PUBLIC else CLASSES

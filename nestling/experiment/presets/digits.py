@@ -64,6 +64,11 @@ def _morphed(method: str) -> Experiment:
     )
 
 
+def _adapted(method: str) -> Experiment:
+    """The same with a perceptron that is not trained but for adapters of rank 16; levels are shares of the rank."""
+    return replace(_digits(method), model=Model(name="mlp", options={"widths": [128, 128], "rank": 16}))
+
+
 def _distilled(method: str) -> Experiment:
     """The same with a fifth of the samples at the server, and distillations of seconds."""
     digits = _digits(method)
@@ -86,5 +91,6 @@ _MADE: dict[str, Callable[[str], Experiment]] = {
     "depthfl": _residual,
     "fedmorph": _morphed,
     "fedmorphprox": _morphed,
+    "lora": _adapted,
     **dict.fromkeys(_DISTILLED, _distilled),
 }

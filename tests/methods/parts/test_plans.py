@@ -56,7 +56,7 @@ def test_methods_that_train_the_first_units(name, net, ratio):
         assert units == list(range(size if axis in axes.groups else count(ratio, size)))
 
 
-_OWN = ("depthfl", "nefl", "fedpruned", "fedmorph", "fedmorphprox")  # plans of another kind
+_OWN = ("depthfl", "nefl", "fedpruned", "fedmorph", "fedmorphprox", "lora")  # plans of another kind
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in _OWN])
