@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from nestling.cut import Tally
+from nestling.cut import Plan, Tally
 from nestling.cut.means import RunningMean
 from nestling.methods.context import Setup
 from nestling.methods.messages import Update
@@ -41,6 +43,10 @@ class Merge:
         self._before, self._submodels = before, {}
         self._tally.restart(before.model)
 
+    def sent(self, plan: Plan) -> dict[str, Tensor]:
+        """Return the slice that the clients with this plan received."""
+        return self._before.download(self._setup, plan)
+
     @torch.no_grad()
     def add(self, update: Update, weight: float) -> None:
         """Merge an update; private tensors of the client change nothing."""
@@ -52,7 +58,7 @@ class Merge:
             self._submodels[update.plan.key].add(own, weight)
         private = setup.private & state.keys()
         if private:
-            sent = self._before.download(setup, update.plan)
+            sent = self.sent(update.plan)
             state = state | {name: sent[name] for name in private}
         trusted = update.message is None  # then our own worker has checked that all values are finite
         self._tally.add(state, update.plan, weight, update.rows, clients=len(update.who), trusted=trusted)
@@ -68,3 +74,7 @@ class Merge:
     def submodels(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
         return {key: mean.value() for key, mean in self._submodels.items()}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return nothing: the round's line has no more to say about a mean."""
+        return {}
