@@ -76,3 +76,16 @@ def test_a_model_of_ones_own(capsys):
     accuracies = {line.split()[1].rstrip(":"): float(line.split()[2].rstrip("%")) for line in lines}
     assert set(accuracies) == {"a", "c"}
     assert accuracies["a"] > 60
+
+
+@pytest.mark.slow
+def test_planted_attackers_ruin_the_mean_and_no_robust_merge(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from attackers import RULES, accuracy  # noqa: PLC0415
+
+    assert accuracy("mean", "none", rounds=4) > 0.9
+    for attack in ("sign flip", "scaled update"):
+        assert accuracy("mean", attack, rounds=4) < 0.5
+    figures = {(rule, "sign flip"): accuracy(rule, "sign flip", rounds=4) for rule in RULES[1:]}
+    figures |= {("median", attack): accuracy("median", attack, rounds=4) for attack in ("scaled update", "label flip")}
+    assert min(figures.values()) > 0.8, figures

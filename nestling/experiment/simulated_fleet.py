@@ -35,9 +35,14 @@ def simulated_fleet(
         The content of the file that fleet.levels names; None to read the file.
     """
     fleet, clients, seed = settings.fleet, setup.clients, settings.seed
+    sampling = fleet.sampling
     if not is_levels_file(fleet.levels):
         devices = population(clients, fleet.devices, seed) if fleet.devices else None
-        return Fleet(clients, fleet.per_round, parse_mix(fleet.levels), fleet.assign, seed), devices, ""
+        return (
+            Fleet(clients, fleet.per_round, parse_mix(fleet.levels), fleet.assign, seed, sampling=sampling),
+            devices,
+            "",
+        )
     path = fleet.levels.strip()
     file = read_levels_file(path) if levels_text is None else parse_levels_file(path, levels_text)
     if fleet.devices:
@@ -53,7 +58,7 @@ def simulated_fleet(
         mix = parse_mix([level.name for level in file.levels])
         kinds = tuple((row.device, 1 / len(file.rows)) for row in file.rows if row.device is not None)
         devices = Population(clients, kinds, seed, listed=numbers)
-        return Fleet(clients, fleet.per_round, mix, seed=seed), devices, file.text
+        return Fleet(clients, fleet.per_round, mix, seed=seed, sampling=sampling), devices, file.text
     levels = _levels(file, setup)
     by_ratio = {level.ratio: level for level in reversed(levels)}  # of two names of a ratio, the first
     ratios = sorted(by_ratio, reverse=True)
@@ -61,7 +66,7 @@ def simulated_fleet(
     used, listed = np.unique(place_of, return_inverse=True)  # a small share may get no client
     counts = np.bincount(listed).tolist()
     mix = tuple((by_ratio[ratios[place]], count / clients) for place, count in zip(used, counts, strict=True))
-    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed), None, file.text
+    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed, sampling=sampling), None, file.text
 
 
 def _levels(file: LevelsFile, setup: Setup) -> list[Level]:

@@ -7,6 +7,7 @@ from nestling.fleet.fleet import ASSIGNMENTS, Fleet
 from nestling.fleet.levels import LEVELS, NEFL_FIVE, NEFL_SQUARES, NEFL_THREE, Level, parse_level, parse_levels
 from nestling.fleet.levels_file import LevelsFile, is_levels_file, parse_levels_file, read_levels_file
 from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, parse_mix, write_mix
+from nestling.fleet.participation import Participation
 
 __all__ = [
     "ASSIGNMENTS",
@@ -22,6 +23,7 @@ __all__ = [
     "Level",
     "LevelsFile",
     "Mix",
+    "Participation",
     "Population",
     "RoundClock",
     "Timing",

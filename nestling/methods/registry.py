@@ -28,6 +28,7 @@ from nestling.methods.lg_fedavg import lg_fedavg
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
 from nestling.methods.parts.proximal import Proximal
+from nestling.methods.privacy.central_dp import with_central_dp
 from nestling.methods.robust.clip_norm import ClipNorm
 from nestling.methods.robust.krum import Krum
 from nestling.methods.robust.median import Median
@@ -64,6 +65,7 @@ PARTS: dict[str, tuple[Callable[[Method, Any], Method], Any]] = {
     "krum": (lambda method, attackers: method.with_parts(Krum(attackers)), 1),
     "multi-krum": (lambda method, attackers: method.with_parts(Krum(attackers, multi=True)), 1),
     "clip-norm": (lambda method, limit: method.with_parts(ClipNorm(limit)), 1.0),
+    "dp": (with_central_dp, ""),
 }
 
 _BASES: dict[Callable[..., Method], Callable[..., Method]] = {

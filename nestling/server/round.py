@@ -43,14 +43,13 @@ def run_round(
     jobs.sort(key=lambda job: -costs.macs(job.plan, job.who.samples))
     _report_absent(participants, able, jobs)
 
-    # 2. Clients train. A coordinate becomes the mean of those who held it, or what a part of the method makes of their
-    # values; what nobody held keeps its value.
+    # 2. Clients train. A coordinate becomes the mean of those who held it; what nobody held keeps its value.
     merge.restart(before)
-    aggregator = method.aggregator(round, merge)
+    rule = method.aggregator(round, merge)  # the merge itself, unless a part has another one
     progress, totals, kept = Progress(), before.totals.copy(), before.clients.copy()
     received: list[Any] = []  # what the method remembers of the updates, if anything
     for update in clients.train(jobs, before):
-        aggregator.add(update, sum(setup.weight(who) for who in update.who))
+        rule.add(update, sum(setup.weight(who) for who in update.who))
         kept.put(setup, update, round.number, before.model)  # what clients keep for their next round, if anything
         costs.add(totals, update, round)
         received = method.received(round, update, received)
@@ -60,19 +59,14 @@ def run_round(
     # 3. The server's step; then what the method does with it (FedDyn corrects, FedMorph morphs, most do nothing).
     trained = setup.parameters - setup.user_frozen
     model, optimizer = step(
-        setup.server,
-        before.model,
-        aggregator.value(),
-        gathered=aggregator.gathered,
-        memory=before.optimizer,
-        trained=trained,
+        setup.server, before.model, rule.value(), gathered=rule.gathered, memory=before.optimizer, trained=trained
     )
-    result = method.after_merge(round, Merged(model, aggregator.gathered, received))
+    result = method.after_merge(round, Merged(model, rule.gathered, received))
     after = ServerState(
         round=round.number,
         model=result.model,
         optimizer=optimizer,
-        submodels=before.submodels | aggregator.submodels(),
+        submodels=before.submodels | rule.submodels(),
         method_state=result.method_state,
         clients=kept,
         totals=totals,
@@ -82,15 +76,15 @@ def run_round(
     empty = len(participants) - len(able)
     return after, {
         "round": round.number,
-        "clients": aggregator.clients,
-        "dropped": len(able) - aggregator.clients,
+        "clients": rule.clients,
+        "dropped": len(able) - rule.clients,
         "lr": round.lr,
         "train_loss": progress.mean_loss,
         "train_accuracy": progress.accuracy,
         **costs.recorded(totals),
         "levels": dict(sorted(Counter(job.who.level.name for job in jobs).items())),
         **({"empty": empty} if empty else {}),
-        **aggregator.recorded(),
+        **rule.recorded(),
     }
 
 

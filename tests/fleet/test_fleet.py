@@ -192,3 +192,26 @@ def test_refusals():
     refused(lambda: fleet.level(0, -1), "the round", "at least 0")
     refused(lambda: fleet.sample(-1), "the round", "at least 0")
     refused(lambda: fleet.sample(0.5), "the round", "0.5")
+
+
+# ---- sampling
+
+
+def test_poisson_rounds_have_clients_by_chance_each_alike():
+    fleet = Fleet(50, 10, parse_mix("a"), sampling="poisson")
+    rounds = [fleet.sample(round) for round in range(400)]
+    sizes = [len(drawn) for drawn in rounds]
+    assert abs(np.mean(sizes) - 10) < 4 * math.sqrt(8 / 400)
+    assert abs(np.var(sizes) - 8) < 2.5  # of a binomial with 50 · 0.2 · 0.8
+    assert not unlikely(Counter(client for drawn in rounds for client in drawn), dict.fromkeys(range(50), 80.0))
+    assert all(list(drawn) == sorted(set(drawn)) for drawn in rounds)
+    refused(lambda: Fleet(5, 1, parse_mix("a"), sampling="poison"), "'poisson'")
+
+
+@pytest.mark.parametrize("assign", ASSIGNMENTS)
+def test_the_expected_levels_of_a_round(assign):
+    fleet = Fleet(60, 12, parse_mix("a1-b2-c3-d3-e3"), assign)
+    expected = fleet.expected_levels()
+    assert sum(expected.values()) == pytest.approx(12)
+    drawn = Counter(fleet.level(client, round) for round in range(300) for client in fleet.sample(round))
+    assert not unlikely(drawn, {level: count * 300 for level, count in expected.items()})

@@ -148,7 +148,7 @@ class _Krum:
 def best(states: Sequence[State], attackers: int, count: int) -> list[int]:
     """Return the places of the `count` updates with the lowest scores, best first; of equal ones, the first.
 
-    >>> states = [{"w": torch.tensor([value])} for value in (1.0, 1.1, 1.3, 9.0, 1.2)]
+    >>> states = [{"w": torch.tensor([value])} for value in (1.0, 1.1, 1.3, 9.0, 1.15)]
     >>> best(states, attackers=1, count=1), best(states, attackers=1, count=2)
     ([1], [1, 4])
     """
