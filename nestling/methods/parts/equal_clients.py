@@ -25,4 +25,4 @@ def check_equal_clients(setup: Setup, part: str) -> None:
         )
     if weighting == "method" and method.weighting != "none":
         unused = f"{method.name}'s weights by {method.weighting} are not used"
-        report("weights not used", f"{part} counts every client alike: {unused}")
+        report("weighting not used", f"{part} counts every client alike: {unused}")

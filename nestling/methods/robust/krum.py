@@ -120,7 +120,7 @@ class _Krum:
             if not enough:
                 self._unjudged += updates
                 report(
-                    "updates not judged",
+                    "update not judged",
                     f"{len(updates)} clients trained the slice {plan.key}, and krum:{attackers} needs "
                     f"{2 * attackers + 3} of one slice: their updates are left out",
                     count=len(updates),

@@ -108,7 +108,8 @@ class KeptUpdates:
         merged = {name: self._merged(name) if name in self._slices else before[name].clone() for name in names}
         if 0 < self.clients < LEAST:
             report(
-                "too few holders", f"{self.clients} clients returned updates, and {LEAST} are needed: nothing merges"
+                "round without merge",
+                f"{self.clients} clients returned updates, of {LEAST} that are needed: nothing merges",
             )
         return {name: merged[tied.get(name, name)] for name in self._round.setup.axes.dims}
 

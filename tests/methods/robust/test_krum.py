@@ -101,7 +101,7 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted():
     with collect() as events:
         krum = krum_of(given_.it, given_.state, Krum(1), [*wide, *narrow])
         value = krum.value()
-    assert [(event.kind, event.count) for event in events] == [("updates not judged", 4)]
+    assert [(event.kind, event.count) for event in events] == [("update not judged", 4)]
     assert "krum:1 needs 5 of one slice" in events[0].message
     only = 0
     for name, tensor in given_.state.items():

@@ -145,7 +145,7 @@ def test_two_clients_change_nothing_and_an_event_says_so():
     with collect() as events:
         kept = merged(round_of(given_.it, Median(), state=given_.state), updates)
         assert same(kept.value(), given_.state) is None
-    assert [event.kind for event in events] == ["too few holders"]
+    assert [event.kind for event in events] == ["round without merge"]
     assert kept.recorded() == {"too_few_holders": sum(tensor.numel() for tensor in given_.state.values())}
 
 

@@ -83,7 +83,7 @@ def test_weights_that_are_not_used_are_an_event():
         simulated("fedavg-digits", "parts=median")
         simulated("fedavg-digits", "parts=clip-norm")
         simulated("heterofl-digits", "parts=median")
-    assert [event.kind for event in events] == ["weights not used"]
+    assert [event.kind for event in events] == ["weighting not used"]
     assert "fedavg's weights by samples" in events[0].message
 
 
@@ -100,7 +100,7 @@ class Watched(Median):
         return kept
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "nefl"])
+@pytest.mark.parametrize("method", mostly_slow(["heterofl", "nefl", "fedrolex"], quick=2))
 def test_a_round_is_the_median_of_what_clients_make_of_their_slices(method):
     """Grouped clients come one by one; norms that stay are left alone, those of sub-models are merged among equals."""
     watched = Watched()
@@ -169,7 +169,7 @@ def test_a_coordinate_with_two_holders_keeps_its_value_and_is_counted():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["median", "multi-krum:1", "clip-norm:1.0"])
 def test_workers_and_interruptions_change_no_byte(rule, tmp_path):
     experiment = small(rounds=3, parts=rule, checkpoint_every=1, evaluate=Evaluate(every=3, samples=60), **PLAIN)
 
