@@ -88,6 +88,27 @@ def test_methods_whose_clients_tell_more_are_refused(preset, words):
         simulate(Overrides(find(preset).with_settings(["parts=dp:noise=1"])))
 
 
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    mostly_slow(
+        [
+            ("fedavg-digits", []),
+            ("depthfl-digits", ["options.feddyn=0"]),
+            ("fedprox-digits", ["upload.format=8-bit"]),
+            ("heterofl-digits", ["options.masked=false", "server.optimizer=fedadam", "upload.format=topk"]),
+            ("fedrolex-digits", ["options.masked=false", "fleet.assign=dynamic"]),
+            ("fjord-digits", []),
+            ("lg-fedavg-digits", []),
+            ("fedmorph-digits", []),
+        ],
+        quick=2,
+    ),
+)
+def test_what_goes_together(preset, settings):
+    private = ["parts=dp:clip=0.5:noise=1", "model.options.norm=gn", "fleet.sampling=poisson"]
+    assert simulate(Overrides(find(preset).with_settings([*settings, *private]))).setup.participation is not None
+
+
 def test_epsilon_is_recorded_and_grows_with_rounds():
     fleet = FleetSettings(clients=8, per_round=4, levels="a-b", sampling="poisson")
     result = run(private(fleet=fleet, rounds=4, parts="dp:clip=0.5:epsilon=5"))
