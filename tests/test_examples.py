@@ -94,3 +94,16 @@ def test_adapters_of_different_ranks(monkeypatch):
     for fleet in ("ranks 2 to 16", "ranks 2 to 16, rolling"):
         assert max(map(float, rows[fleet])) < smallest, fleet  # at every rank
     assert float(rows["ranks 2 to 16, by factors"][0]) < smallest
+
+
+@pytest.mark.slow
+def test_planted_attackers_ruin_the_mean_and_no_robust_merge(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from attackers import RULES, accuracy  # noqa: PLC0415
+
+    assert accuracy("mean", "none", rounds=4) > 0.9
+    for attack in ("sign flip", "scaled update"):
+        assert accuracy("mean", attack, rounds=4) < 0.5
+    figures = {(rule, "sign flip"): accuracy(rule, "sign flip", rounds=4) for rule in RULES[1:]}
+    figures |= {("median", attack): accuracy("median", attack, rounds=4) for attack in ("scaled update", "label flip")}
+    assert min(figures.values()) > 0.8, figures

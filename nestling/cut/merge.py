@@ -20,16 +20,16 @@ import torch
 from torch import Tensor
 
 from nestling.axes import AxisMap
-from nestling.axes.dims import leaves, smaller
 from nestling.cut.accept import accept, averaged
 from nestling.cut.accept_partial import Mergeable, accept_partial
 from nestling.cut.extract import State, check_state, cuts
 from nestling.cut.means import Mean, SubmodelMeans, room_for
 from nestling.cut.partial_merge import PartialMean, PartialMerge
-from nestling.cut.plan import Plan, Runs
-from nestling.cut.slices import Cut, cut
+from nestling.cut.plan import Plan
+from nestling.cut.slices import Cut
 from nestling.cut.sums import Sums
-from nestling.errors import PlanError, StateError, nearest
+from nestling.cut.touched import touched_cuts
+from nestling.errors import StateError, nearest
 from nestling.torch_private import foreach_maximum_
 
 _T = TypeVar("_T")
@@ -280,23 +280,8 @@ class Tally:
 
     def _touched(self, plan: Plan, touched: Plan) -> dict[tuple[str, ...], tuple[Cut, Cut]]:
         """Return, for tensors of which only a part was trained, its cut from the slice and from the whole tensor."""
-        touched.fit(self._axes, frozen=True)
-        if touched.blocks is not None:
-            raise PlanError("touched may name axes only: blocks that were not trained are dropped by the plan")
-        for axis, runs in touched.runs.items():
-            kept = plan.runs.get(axis, ((0, self._axes.table[axis].size),))
-            if not all(any(a <= start and stop <= b for a, b in kept) for start, stop in runs):
-                raise PlanError(f"the touched units of axis {axis!r} are not all among those that its plan keeps")
-        both = {**plan.runs, **touched.runs}
-        slices = self._by_first_name(cuts(self._axes, plan))
-        result = {}
-        for names in self._groups:
-            dims = self._axes.dims[names[0]]
-            if names[0] in slices and any(leaf.name in touched.runs for dim in dims for leaf in leaves(dim)):
-                inside = cut(smaller(dims, plan.sizes), lambda leaf: _ranks(plan, both, leaf.name, leaf.size))
-                where = cut(dims, lambda leaf: both.get(leaf.name, ((0, leaf.size),)))
-                result[names] = inside, where
-        return result
+        parts = touched_cuts(self._axes, plan, touched, [names[0] for names in self._groups])
+        return {names: parts[names[0]] for names in self._groups if names[0] in parts}
 
     def _add_mean(
         self, groups: list[tuple[str, ...]], state: State, slices: Mapping[str, Cut], plan: Plan, weight: float
@@ -394,17 +379,3 @@ def _alike(axes: AxisMap, names: Iterable[str]) -> list[tuple[str, ...]]:
         alone = name if name in shared else ""  # when its block is dropped, it may be kept under another name
         groups.setdefault((axes.dims[name], tuple(owners.get(name, ())), alone), []).append(name)
     return [tuple(group) for group in groups.values()]
-
-
-def _ranks(plan: Plan, both: Mapping[str, Runs], axis: str, count: int) -> Runs:
-    """Return the runs of `both` along an axis, relative to the units that `plan` keeps of it."""
-    if axis not in plan.runs:
-        return both.get(axis, ((0, count),))
-    ranks = []
-    for start, stop in both[axis]:
-        before = 0
-        for a, b in plan.runs[axis]:
-            if a <= start and stop <= b:
-                ranks.append((before + start - a, before + stop - a))
-            before += b - a
-    return tuple(ranks)

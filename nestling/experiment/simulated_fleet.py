@@ -44,7 +44,8 @@ def simulated_fleet(
         file = parse_list_of_budgets(path)
     else:
         devices = population(clients, fleet.devices, seed) if fleet.devices else None
-        return Fleet(clients, fleet.per_round, parse_mix(path), fleet.assign, seed), devices, ""
+        mix = parse_mix(path)
+        return Fleet(clients, fleet.per_round, mix, fleet.assign, seed, sampling=fleet.sampling), devices, ""
     if fleet.devices:
         raise ConfigError(f"fleet.levels={path} says what clients can carry: leave out fleet.devices={fleet.devices}")
     if fleet.assign != "fixed":
@@ -58,7 +59,7 @@ def simulated_fleet(
         mix = parse_mix([level.name for level in file.levels])
         kinds = tuple((row.device, 1 / len(file.rows)) for row in file.rows if row.device is not None)
         devices = Population(clients, kinds, seed, listed=numbers)
-        return Fleet(clients, fleet.per_round, mix, seed=seed), devices, file.text
+        return Fleet(clients, fleet.per_round, mix, seed=seed, sampling=fleet.sampling), devices, file.text
     levels = _levels(file, setup)
     by_ratio = {level.ratio: level for level in reversed(levels)}  # of two names of a ratio, the first
     ratios = sorted(by_ratio, reverse=True)
@@ -67,7 +68,7 @@ def simulated_fleet(
     counts = np.bincount(place_of, minlength=len(ratios))
     mix = tuple((by_ratio[ratios[place]], int(counts[place]) / clients) for place in np.flatnonzero(counts))
     listed = (np.cumsum(counts > 0) - 1).astype(small)[place_of]  # a small share may get no client
-    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed), None, file.text
+    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed, sampling=fleet.sampling), None, file.text
 
 
 def _levels(file: LevelsFile, setup: Setup) -> list[Level]:

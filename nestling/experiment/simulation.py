@@ -15,7 +15,7 @@ from nestling.errors import ConfigError
 from nestling.experiment.federated_data import DividedData, Source, divided_data
 from nestling.experiment.model import check_output, traced_model
 from nestling.experiment.simulated_fleet import simulated_fleet
-from nestling.fleet import Fleet, Level, Population, level_for, online
+from nestling.fleet import Fleet, Level, Participation, Population, level_for, online
 from nestling.methods import Method, Participant, Setup, make
 from nestling.seeds import derive
 from nestling.server.cost_meter import CostMeter
@@ -193,7 +193,8 @@ def build(overrides: Overrides, divided: DividedData) -> Simulation:
         seed=settings.seed,
     )
     fleet, devices, levels_text = simulated_fleet(settings, setup, overrides.levels_text)
-    setup = replace(setup, ratios=tuple(sorted(level.ratio for level, _ in fleet.mix)))
+    ratios = tuple(sorted(level.ratio for level, _ in fleet.mix))
+    setup = replace(setup, ratios=ratios, participation=Participation.of(fleet) if devices is None else None)
     return Simulation(
         settings=settings,
         setup=setup,
@@ -228,7 +229,7 @@ def _check(simulation: Simulation) -> None:
         )
     if setup.parameters <= setup.user_frozen:
         raise ConfigError("every parameter of the model is frozen (requires_grad=False): there is nothing to train")
-    if settings.server.fan_in and method.overriding("received"):
+    if settings.server.fan_in and (method.overriding("received") or method.overriding("aggregator")):
         raise ConfigError(
             f"the server of {method.name} needs the update of every client by itself, and "
             f"server.fan_in={settings.server.fan_in} merges some before they reach it: set server.fan_in=0"

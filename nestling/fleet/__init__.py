@@ -14,6 +14,7 @@ from nestling.fleet.levels_file import (
     read_levels_file,
 )
 from nestling.fleet.mix import FEDROLEX_REAL_WORLD, Mix, parse_mix, write_mix
+from nestling.fleet.participation import Participation
 
 __all__ = [
     "ASSIGNMENTS",
@@ -29,6 +30,7 @@ __all__ = [
     "Level",
     "LevelsFile",
     "Mix",
+    "Participation",
     "Population",
     "RoundClock",
     "Timing",

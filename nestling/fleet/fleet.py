@@ -18,6 +18,7 @@ from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 
 TIER_REACH = 2  # a client of a tier draws among its own level and so many below and above it (NeFL, B.5)
+SAMPLINGS = ("fixed", "poisson")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Fleet:
         The seed of all draws.
     listed
         The level of every client, as its place in `mix`, instead of exact shares in random order.
+    sampling
+        ``"fixed"``: as many clients as `per_round` in every round; ``"poisson"``: every client takes part by itself,
+        with probability per_round / clients, so that rounds may have more clients, fewer, or none.
 
     Examples
     --------
@@ -60,6 +64,7 @@ class Fleet:
     assign: str = "fixed"
     seed: int = 0
     listed: NDArray[np.integer[Any]] | None = field(default=None, compare=False, repr=False)
+    sampling: str = "fixed"
 
     def __post_init__(self) -> None:
         clients = whole("the number of clients", self.clients, 1)
@@ -73,6 +78,8 @@ class Fleet:
             object.__setattr__(self, name, value)
         if self.assign not in ASSIGNMENTS:
             raise FleetError(f"there is no assignment {self.assign!r}{nearest(str(self.assign), ASSIGNMENTS)}")
+        if self.sampling not in SAMPLINGS:
+            raise FleetError(f"there is no sampling {self.sampling!r}{nearest(str(self.sampling), SAMPLINGS)}")
 
     def level(self, client: int, round: int) -> Level:
         """Return the level of a client in a round.
@@ -84,13 +91,36 @@ class Fleet:
         return ASSIGNMENTS[self.assign](self, client, whole("the round", round, 0))
 
     def sample(self, round: int) -> tuple[int, ...]:
-        """Return the clients of a round, drawn uniformly without replacement, in increasing order.
+        """Return the clients of a round, in increasing order: drawn uniformly without replacement, or one by one.
 
         >>> Fleet(clients=342_477, per_round=2, mix=parse_mix("a")).sample(round=0)
         (..., ...)
         """
         stream = numpy_stream(self.seed, "sample", whole("the round", round, 0))
+        if self.sampling == "poisson":
+            return tuple(np.flatnonzero(stream.random(self.clients) < self.per_round / self.clients).tolist())
         return tuple(sorted(stream.choice(self.clients, self.per_round, replace=False, shuffle=False).tolist()))
+
+    def expected_levels(self) -> dict[Level, float]:
+        """Return how many clients of each level a round has on average.
+
+        >>> Fleet(clients=100, per_round=10, mix=parse_mix("a1-e9")).expected_levels()
+        {Level(name='a', ratio=1.0): 1.0, Level(name='e', ratio=0.0625): 9.0}
+        """
+        if self.assign == "dynamic":
+            return {level: share * self.per_round for level, share in self.mix}
+        counts = np.bincount(self._level_numbers, minlength=len(self.mix)).tolist()
+        expected = dict.fromkeys((level for level, _ in self.mix), 0.0)
+        for (level, _), count in zip(self.mix, counts, strict=True):
+            near = self._near(level) if self.assign == "tiers" else [level]
+            for other in near:
+                expected[other] += count * self.per_round / self.clients / len(near)
+        return expected
+
+    def _near(self, level: Level) -> list[Level]:
+        """Return the levels that a client of a tier draws among."""
+        tier = self._sorted_levels.index(level)
+        return self._sorted_levels[max(tier - TIER_REACH, 0) : tier + TIER_REACH + 1]
 
     @cached_property
     def _level_numbers(self) -> NDArray[np.integer[Any]]:
@@ -113,8 +143,7 @@ def _dynamic(fleet: Fleet, client: int, round: int) -> Level:
 
 
 def _tiers(fleet: Fleet, client: int, round: int) -> Level:
-    tier = fleet._sorted_levels.index(_fixed(fleet, client, round))
-    near = fleet._sorted_levels[max(tier - TIER_REACH, 0) : tier + TIER_REACH + 1]
+    near = fleet._near(_fixed(fleet, client, round))
     return near[numpy_stream(fleet.seed, "level", round, client).integers(len(near))]
 
 

@@ -18,7 +18,7 @@ from nestling.axes import AxisMap
 from nestling.cut import Plan
 from nestling.cut.extract import State
 from nestling.data.federated import ClientData
-from nestling.fleet import Level
+from nestling.fleet import Level, Participation
 from nestling.methods.frozen import frozen_names
 from nestling.methods.rows import output_axis, thawed, token_axes
 from nestling.model_inputs import Inputs
@@ -56,6 +56,8 @@ class Setup:
         The ratios of all levels of the fleet, increasing.
     clients, rounds, seed
         The number of clients and of rounds in all, and the seed of the experiment.
+    participation
+        How clients come to take part in a round; None where that is not known, as with real devices.
     """
 
     model: nn.Module
@@ -72,6 +74,7 @@ class Setup:
     clients: int = 1
     rounds: int = 1
     seed: int = 0
+    participation: Participation | None = None
 
     @cached_property
     def parameters(self) -> frozenset[str]:

@@ -57,6 +57,11 @@ class FedDyn(Part):
         """Raise an error unless clients share all parameters and the server takes their unweighted mean."""
         del public
         server, name = setup.server, setup.method.name
+        rules = [type(part).__name__ for part in setup.method.overriding("aggregator")]
+        if rules:
+            raise ConfigError(
+                f"feddyn needs the plain mean of its clients, and {rules[0]} of {name} merges otherwise: leave one out"
+            )
         if server.optimizer != "average" or server.weighting not in ("method", "none"):
             raise ConfigError(
                 f"{name} needs the plain mean of its clients: server.optimizer=average and server.weighting=none, "

@@ -18,6 +18,7 @@ from nestling.cut.extract import State
 from nestling.data.federated import ClientData
 from nestling.errors import MethodError
 from nestling.kernels.batch_norms import batch_norms
+from nestling.methods.aggregator import Aggregator, Mean
 from nestling.methods.context import (
     AfterMerge,
     ClientContext,
@@ -79,7 +80,7 @@ class Method:
             raise MethodError(f"the plan of the method {name} must be a PlanPart, not a {type(plan).__name__}")
         for field, value in {"name": name, "plan": plan, "parts": all_parts, "weighting": weighting}.items():
             object.__setattr__(self, field, value)
-        for hook in ("output_mask", "predict", "global_model", "public_work"):
+        for hook in ("output_mask", "predict", "global_model", "public_work", "aggregator"):
             names = [type(part).__name__ for part in self.overriding(hook)]
             if len(names) > 1:
                 raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(names)}")
@@ -115,7 +116,7 @@ class Method:
     @property
     def extendable(self) -> bool:
         """Whether nothing that the server does depends on the total number of rounds."""
-        return all(part.extendable for part in self.overriding("after_merge"))
+        return all(part.extendable for hook in ("after_merge", "aggregator") for part in self.overriding(hook))
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
         """Raise an error if the method cannot work with an experiment."""
@@ -203,6 +204,11 @@ class Method:
     def reply(self, client: ClientContext) -> dict[str, Tensor]:
         """Return what a client sends to the server beside its slice: name → tensor."""
         return {name: value for part in self.overriding("reply") for name, value in part.reply(client).items()}
+
+    def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
+        """Return what merges the updates of a round: that of a part, or their weighted mean."""
+        parts = self.overriding("aggregator")
+        return parts[0].aggregator(round, mean) if parts else mean
 
     def received(self, round: RoundContext, update: Update, earlier: Sequence[Any] = ()) -> list[Any]:
         """Return what each part remembers of the updates of a round, from that of `earlier` ones and another update."""

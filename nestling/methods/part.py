@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nestling.cut import Plan, plan
 from nestling.cut.extract import Same, State
 from nestling.data.federated import ClientData
+from nestling.methods.aggregator import Aggregator, Mean
 from nestling.methods.context import (
     AfterMerge,
     ClientContext,
@@ -46,7 +47,7 @@ class Part:
 
     @property
     def extendable(self) -> bool:
-        """Whether `after_merge` ignores the total number of rounds, so that a run may be extended."""
+        """Whether `after_merge` and `aggregator` ignore the total number of rounds, so that a run may be extended."""
         return False
 
     def check(self, setup: Setup, public: ClientData | None) -> None:
@@ -110,6 +111,17 @@ class Part:
         """Return what a client sends to the server beside its slice, after training: name → tensor."""
         del client
         return {}
+
+    def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
+        """Return what merges the updates of a round; by default, and without such a part, their weighted `mean`.
+
+        The server asks for a new one in every round. It gets every client's update by itself, in the order of the jobs,
+        with its plan and its weight, and may use the mean (which it is given empty) or not. At most one part of a
+        method overrides this. A rule that keeps the updates until the round ends says so: memory then grows with the
+        clients of a round, by the size of their slices.
+        """
+        del round
+        return mean
 
     def received(self, round: RoundContext, update: Update, earlier: Any) -> Any:
         """Return what the server remembers of the updates of a round, from that of `earlier` ones and another update.

@@ -29,6 +29,11 @@ from nestling.methods.lora import lora
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
 from nestling.methods.parts.proximal import Proximal
+from nestling.methods.privacy.central_dp import with_central_dp
+from nestling.methods.robust.clip_norm import ClipNorm
+from nestling.methods.robust.krum import Krum
+from nestling.methods.robust.median import Median
+from nestling.methods.robust.trimmed_mean import TrimmedMean
 from nestling.methods.standalone import standalone
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -51,11 +56,18 @@ METHODS: dict[str, Callable[..., Method]] = {
     "lora": lora,
 }
 
-# The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value.
+# The parts that ``parts=NAME:VALUE`` adds to a method: a function of the method and the value, and the default value;
+# None for parts that take no value.
 PARTS: dict[str, tuple[Callable[[Method, Any], Method], Any]] = {
     "fedprox": (lambda method, mu: method.with_parts(Proximal(mu)), 0.01),
     "feddyn": (with_feddyn, 0.1),
     "fjord": (with_ordered_dropout, True),
+    "median": (lambda method, _: method.with_parts(Median()), None),
+    "trimmed-mean": (lambda method, share: method.with_parts(TrimmedMean(share)), 0.2),
+    "krum": (lambda method, attackers: method.with_parts(Krum(attackers)), 1),
+    "multi-krum": (lambda method, attackers: method.with_parts(Krum(attackers, multi=True)), 1),
+    "clip-norm": (lambda method, limit: method.with_parts(ClipNorm(limit)), 1.0),
+    "dp": (with_central_dp, ""),
 }
 
 _BASES: dict[Callable[..., Method], Callable[..., Method]] = {
@@ -118,6 +130,8 @@ def with_named_parts(method: Method, parts: str) -> Method:
         if name not in PARTS:
             raise MethodError(f"there is no part {name!r}{nearest(name, PARTS)}")
         add, default = PARTS[name]
+        if default is None and colon:
+            raise MethodError(f"the part {name} takes no value, such as {value!r}: write {name}")
         try:
             converted = msgspec.convert(value, type(default), strict=False) if colon else default
         except msgspec.ValidationError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from nestling.cut import PartialMerge, Tally
+from nestling.cut import PartialMerge, Plan, Tally
+from nestling.methods.aggregator import Aggregator
 from nestling.methods.context import Setup
-from nestling.methods.messages import Update
+from nestling.methods.messages import BranchReply, Update
 from nestling.server.state import ServerState
 
 
@@ -40,10 +42,14 @@ class Merge:
         self._before = before
         self._tally.restart(before.model)
 
+    def sent(self, plan: Plan) -> dict[str, Tensor]:
+        """Return the slice that the clients with this plan received."""
+        return self._before.download(self._setup, plan)
+
     def add(self, update: Update, weight: float) -> None:
         """Merge an update; private tensors of the client change nothing."""
-        setup, plan = self._setup, update.plan
-        state = setup.without_private(update.state, plan, partial(self._before.download, setup))
+        plan = update.plan
+        state = self._setup.without_private(update.state, plan, self.sent)
         trusted = update.message is None  # then our own worker has checked that all values are finite
         self._tally.add(state, plan, weight, update.rows, clients=len(update.who), trusted=trusted)
 
@@ -62,3 +68,16 @@ class Merge:
     def submodels(self) -> dict[str, dict[str, Tensor]]:
         """Return the tensors that belong to each trained sub-model alone: key of its plan → name → tensor."""
         return self._tally.submodels()
+
+    def recorded(self) -> dict[str, Any]:
+        """Return nothing: the round's line has no more to say about a mean."""
+        return {}
+
+
+def merge_reply(setup: Setup, reply: Update | BranchReply, rule: Aggregator, merge: Merge) -> Sequence[Update]:
+    """Merge a client's update by the rule of the round, or what a branch of clients has merged; return the updates."""
+    if isinstance(reply, BranchReply):
+        merge.absorb(reply.merged)
+        return reply.updates
+    rule.add(reply, sum(setup.weight(who) for who in reply.who))
+    return (reply,)

@@ -15,8 +15,8 @@ from typing import Any
 from nestling.data.federated import ClientData
 from nestling.events import report
 from nestling.methods.context import Merged, Participant, Setup
-from nestling.methods.messages import BranchReply, Progress, TrainJob
-from nestling.server.aggregate import Merge
+from nestling.methods.messages import Progress, TrainJob
+from nestling.server.aggregate import Merge, merge_reply
 from nestling.server.client_pool import ClientPool
 from nestling.server.cost_meter import CostMeter
 from nestling.server.server_step import step
@@ -45,14 +45,11 @@ def run_round(
 
     # 2. Clients train. A coordinate becomes the mean of those who held it; what nobody held keeps its value.
     merge.restart(before)
+    rule = method.aggregator(round, merge)  # the merge itself, unless a part has another one
     progress, totals, kept = Progress(), before.totals.copy(), before.clients.copy()
     received: list[Any] = []  # what the method remembers of the updates, if anything
     for reply in clients.train(jobs, before):
-        if isinstance(reply, BranchReply):
-            merge.absorb(reply.merged)  # of clients whose slices were merged where they train (`server.fan_in`)
-        else:
-            merge.add(reply, sum(setup.weight(who) for who in reply.who))
-        for update in reply.updates if isinstance(reply, BranchReply) else (reply,):
+        for update in merge_reply(setup, reply, rule, merge):
             kept.put(setup, update, round.number, before.model)  # what clients keep for their next round, if anything
             costs.add(totals, update, round)
             received = method.received(round, update, received)
@@ -62,14 +59,14 @@ def run_round(
     # 3. The server's step; then what the method does with it (FedDyn corrects, FedMorph morphs, most do nothing).
     trained = setup.parameters - setup.user_frozen
     model, optimizer = step(
-        setup.server, before.model, merge.value(), gathered=merge.gathered, memory=before.optimizer, trained=trained
+        setup.server, before.model, rule.value(), gathered=rule.gathered, memory=before.optimizer, trained=trained
     )
-    result = method.after_merge(round, Merged(model, merge.gathered, received))
+    result = method.after_merge(round, Merged(model, rule.gathered, received))
     after = ServerState(
         round=round.number,
         model=result.model,
         optimizer=optimizer,
-        submodels=before.submodels | merge.submodels(),
+        submodels=before.submodels | rule.submodels(),
         method_state=result.method_state,
         clients=kept,
         totals=totals,
@@ -79,8 +76,8 @@ def run_round(
     empty = len(participants) - len(able)
     return after, {
         "round": round.number,
-        "clients": merge.clients,
-        "dropped": len(able) - merge.clients,
+        "clients": rule.clients,
+        "dropped": len(able) - rule.clients,
         "lr": round.lr,
         "train_loss": progress.mean_loss,
         "train_accuracy": progress.accuracy,
@@ -88,6 +85,7 @@ def run_round(
         "levels": dict(sorted(Counter(job.who.level.name for job in jobs).items())),
         **({"empty": empty} if empty else {}),
         **result.figures,
+        **rule.recorded(),
     }
 
 

@@ -120,6 +120,7 @@ class FleetSettings(_Settings, frozen=True):
     levels, budgets or devices, such as ``fleet.toml`` (see `nestling.fleet.levels_file`). `assign` is ``fixed`` (a
     level per client for good), ``dynamic`` (drawn each round) or ``tiers``. With `devices` (``phone-low:6,laptop:1``)
     levels follow from the devices' memory instead, and rounds are timed; `deadline` seconds later clients are dropped.
+    `sampling` is ``fixed`` (`per_round` clients in every round) or ``poisson`` (each by itself, so many on average).
     """
 
     table: ClassVar[str] = "fleet."
@@ -129,6 +130,7 @@ class FleetSettings(_Settings, frozen=True):
     assign: Literal["fixed", "dynamic", "tiers"] = "fixed"
     devices: str = ""
     deadline: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    sampling: Literal["fixed", "poisson"] = "fixed"
 
 
 class LocalTraining(_Settings, frozen=True):

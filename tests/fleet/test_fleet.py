@@ -203,3 +203,26 @@ def test_a_byte_per_client_changes_nobody(kinds, clients, seed):
     order = numpy_stream(seed, "levels").permutation(np.repeat(np.arange(kinds), counts(shares, clients)))
     assert np.array_equal(dealt, order)
     assert dealt.itemsize == (1 if kinds <= 256 else 2)
+
+
+# ---- sampling
+
+
+def test_poisson_rounds_have_clients_by_chance_each_alike():
+    fleet = Fleet(50, 10, parse_mix("a"), sampling="poisson")
+    rounds = [fleet.sample(round) for round in range(400)]
+    sizes = [len(drawn) for drawn in rounds]
+    assert abs(np.mean(sizes) - 10) < 4 * math.sqrt(8 / 400)
+    assert abs(np.var(sizes) - 8) < 2.5  # of a binomial with 50 · 0.2 · 0.8
+    assert not unlikely(Counter(client for drawn in rounds for client in drawn), dict.fromkeys(range(50), 80.0))
+    assert all(list(drawn) == sorted(set(drawn)) for drawn in rounds)
+    refused(lambda: Fleet(5, 1, parse_mix("a"), sampling="poison"), "'poisson'")
+
+
+@pytest.mark.parametrize("assign", ASSIGNMENTS)
+def test_the_expected_levels_of_a_round(assign):
+    fleet = Fleet(60, 12, parse_mix("a1-b2-c3-d3-e3"), assign)
+    expected = fleet.expected_levels()
+    assert sum(expected.values()) == pytest.approx(12)
+    drawn = Counter(fleet.level(client, round) for round in range(300) for client in fleet.sample(round))
+    assert not unlikely(drawn, {level: count * 300 for level, count in expected.items()})

@@ -67,7 +67,7 @@ class GroupWorker(Worker):
         setup = self._setup
         if setup.private or setup.upload.format != "dense":
             return False
-        if any(map(setup.method.overriding, ("finish", "reply", "received"))):
+        if any(map(setup.method.overriding, ("finish", "reply", "received", "aggregator"))):
             return False
         return len({update.plan for update in updates}) == 1 and len({update.rows for update in updates}) == 1
 

@@ -1,0 +1,1 @@
+"""Differential privacy of clients that hold slices: the clipped, noised sum of their changes, and what it costs."""
