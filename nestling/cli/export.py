@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nestling.budgets import written
+from nestling.cli.completion import words
 from nestling.cli.screen import AsJson, out, print_json, print_table, working
 
 
@@ -31,6 +32,7 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
+            autocompletion=words("safetensors", "torch", "onnx", "executorch"),
             help="safetensors, torch (.pt2), onnx or executorch (.pte) [default: by the ending of FILE].",
         ),
     ] = None,

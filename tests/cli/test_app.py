@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -191,7 +192,7 @@ def test_the_unexpected_is_exit_code_1_and_a_traceback_only_on_demand(run, monke
     def broken():
         raise RuntimeError("out of\nwood [red]")
 
-    monkeypatch.setitem(KINDS, "models", broken)
+    monkeypatch.setitem(KINDS, "models", replace(KINDS["models"], rows=broken))
     code, out, err = run("list", "models")
     assert (code, out) == (1, "")
     assert "unexpected RuntimeError: out of wood [red]" in one_sentence(err)
