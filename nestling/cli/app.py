@@ -17,7 +17,6 @@ from nestling.cli import signals
 from nestling.cli.check import check_command
 from nestling.cli.compare import compare_command
 from nestling.cli.complaint import exit_code_and_message
-from nestling.cli.completion import split_at_equals
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
 from nestling.cli.demo import demo_command
@@ -182,7 +181,6 @@ def main(args: Sequence[str] | None = None) -> int:
     debug = "--debug" in words or os.environ.get("NESTLING_DEBUG", "0") not in ("", "0")
     verbose = "--verbose" in words
     words = [word for word in words if word not in ("--debug", "--verbose")]
-    split_at_equals(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # write ? if the terminal cannot show a character, such as ×

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from nestling.files import write_whole
 from nestling.folders import cache_dir
 
 _Completer = Callable[[str], list[Any]]
-_BASH = {"_NESTLING_COMPLETE": "complete_bash"}  # what typer's script for bash sets
 
 
 def complete(*kinds: str) -> _Completer:
@@ -56,34 +55,22 @@ def known_names() -> dict[str, list[str]]:
     return names
 
 
-def split_at_equals(environment: MutableMapping[str, str]) -> None:
-    r"""Let an empty word follow a key and ``=`` in what bash hands over, as its words end at ``=``.
-
-    >>> environment = _BASH | {"COMP_WORDS": "nestling\nrun\nx\nlocal.optimizer\n=", "COMP_CWORD": "4"}
-    >>> split_at_equals(environment)
-    >>> environment["COMP_CWORD"]
-    '5'
-    """
-    typed = _bash_words(environment)
-    if typed and typed[-1] == "=":
-        environment["COMP_WORDS"] = "\n".join([*typed, ""])
-        environment["COMP_CWORD"] = str(len(typed))
-
-
-def _bash_words(environment: MutableMapping[str, str]) -> list[str]:
-    """Return the words up to the cursor if bash asks, and nothing if another shell does."""
-    if environment.get("_NESTLING_COMPLETE") != _BASH["_NESTLING_COMPLETE"]:
-        return []
-    return environment.get("COMP_WORDS", "").split("\n")[: int(environment.get("COMP_CWORD", "0")) + 1]
+def _bash_key() -> str:
+    """Return the key before the word to complete, if bash split KEY=VALUE, as it ends words at an equals sign."""
+    if os.environ.get("_NESTLING_COMPLETE") != "complete_bash":
+        return ""
+    typed = os.environ.get("COMP_WORDS", "").split("\n")[: int(os.environ.get("COMP_CWORD", "0")) + 1]
+    if typed[-1] == "=":
+        typed.append("")
+    return typed[-3] if typed[-2:-1] == ["="] else ""
 
 
 def _settings(incomplete: str) -> list[Any]:
     """Return settings with their values, or without while several fit: a shell adds a space after the only one."""
     from nestling.settings.reference import reference  # noqa: PLC0415
 
-    typed = _bash_words(os.environ)
-    if len(typed) > 2 and typed[-2] == "=":
-        return _values(typed[-3])
+    if key := _bash_key():
+        return _values(key)
     key, equals, _ = incomplete.partition("=")
     if equals:
         return [f"{key}={value}" for value in _values(key)]

@@ -68,7 +68,9 @@ def export_command(
     if as_json:
         print_json(row)
         return
-    score = "–" if exported.value is None else f"{exported.value:.4g}"
+    from nestling.report import measures  # noqa: PLC0415
+
+    score = "–" if exported.value is None else measures.written(exported.metric, exported.value)
     columns: dict[str, Literal["left", "right"]] = {"level": "left"}
     columns |= dict.fromkeys(("parameters", "size", "MACs", exported.metric, "largest difference"), "right")
     kind = "" if choice.trained else "; a slice between two levels of the run"

@@ -224,6 +224,8 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _cells(row: dict[str, Any], columns: dict[str, Any]) -> list[str]:
+    from nestling.report import measures  # noqa: PLC0415
+
     value = row.get("value")
     cells = {
         "device": row["name"],
@@ -236,7 +238,7 @@ def _cells(row: dict[str, Any], columns: dict[str, Any]) -> list[str]:
         "MACs": amount(row["macs"]),
         "memory": written("bytes", row["memory"]),
         "step": "–" if row["seconds"] is None else written("seconds", row["seconds"]),
-        row.get("metric", ""): "–" if value is None else f"{value:.4g}",
+        row.get("metric", ""): "–" if value is None else measures.written(row["metric"], value),
     }
     return [cells[column] for column in columns]
 

@@ -44,7 +44,7 @@ def print_comparison(
 
     if as_json:
         print_json(rows)
-    else:
+    elif rows:  # none if all failed
         columns, lines, least = report.terminal(rows)
         print_table(columns, lines, caption=report.note(rows), least=least)
         for sentence in conclusion:

@@ -35,7 +35,12 @@ def run_command(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as rounds=5.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings to change, such as rounds=5.",
+            autocompletion=complete("settings"),
+        ),
     ] = None,
     *,
     folder: Annotated[

@@ -95,7 +95,7 @@ def _print_grid(console: Console, grid: Grid) -> None:
         header_style="bold",
         border_style="dim",
     )
-    deepest = max(heading.count("\n") for heading in grid.headings)
+    deepest = max((heading.count("\n") for heading in grid.headings), default=0)
     for index, (heading, side, width) in enumerate(zip(grid.headings, grid.sides, grid.widths, strict=True)):
         lowered = "\n" * (deepest - heading.count("\n")) + heading  # next to the values
         style = "cyan" if index == 0 else ""
