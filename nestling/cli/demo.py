@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from nestling.cli.side_by_side import WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
-    from nestling.settings import Experiment
+    from nestling.settings import Experiment, FleetSettings
 
 LARGE, SMALL = "fedavg-large-digits", "fedavg-small-digits"
 PRESETS = (SMALL, LARGE, "heterofl-digits", "fedrolex-digits", "fjord-digits", "fed-dropout-digits")
@@ -60,7 +61,15 @@ def demo_command(
         new = new_experiments(PRESETS, settings or [], seeds, folder)
     if not as_json:
         _introduce(list(new.values()))
-    run_and_compare(new, [], folder, processes=processes, page=page, as_json=as_json, conclude=conclusion)
+    run_and_compare(
+        new,
+        [],
+        folder,
+        processes=processes,
+        page=page,
+        as_json=as_json,
+        conclude=partial(conclusion, next(iter(new.values())).fleet),
+    )
     if not as_json:
         place = "" if folder == Path("runs/demo") else f" --out {shlex.quote(str(folder))}"
         next_step(
@@ -83,9 +92,11 @@ def _introduce(experiments: Sequence[Experiment]) -> None:
 
     by_name = {experiment.name: experiment for experiment in experiments}
     fleet, rounds = by_name[PRESETS[-1]].fleet, by_name[LARGE].rounds
+    sizes = "the whole width of a model, a half, a quarter, an eighth or a sixteenth"
+    carried = sizes if fleet.levels == "a-b-c-d-e" else f"levels {fleet.levels}"
     out().print(
-        f"{fleet.clients} devices of five sizes learn to read digits: they carry the whole width of a model, "
-        f"a half, a quarter, an eighth or a sixteenth. {fleet.per_round} of them train in each of {rounds} rounds.\n"
+        f"{fleet.clients} devices of different sizes learn to read digits: they carry {carried}. "
+        f"{fleet.per_round} of them train in each of {rounds} rounds.\n"
     )
     texts = {
         SMALL: "Everybody trains the model of the smallest device.",
@@ -96,13 +107,13 @@ def _introduce(experiments: Sequence[Experiment]) -> None:
     out().print()
 
 
-def conclusion(rows: Sequence[dict[str, Any]]) -> list[str]:
+def conclusion(fleet: FleetSettings, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what the table says: how near a method comes to the largest model, at what cost, and at which sizes."""
-    from nestling.experiment.presets import find  # noqa: PLC0415
-    from nestling.fleet import parse_mix  # noqa: PLC0415
+    from nestling.fleet import is_levels_file, parse_mix  # noqa: PLC0415
 
-    by_name = {row["experiment"]: row for row in rows if row["final"].get("global_accuracy")}
-    if not by_name.keys() >= set(PRESETS):  # with settings that rename them
+    needed = ("global_accuracy", "mean_submodel")
+    by_name = {row["experiment"]: row for row in rows if all(row["final"].get(name) for name in needed)}
+    if not by_name.keys() >= set(PRESETS):  # with settings that change what is tested
         return []
     mixed = [by_name[name] for name in PRESETS if name not in (LARGE, SMALL)]
     best, whole = max(mixed, key=lambda row: row["final"]["mean_submodel"]["mean"]), by_name[LARGE]
@@ -111,14 +122,16 @@ def conclusion(rows: Sequence[dict[str, Any]]) -> list[str]:
     )
     distance = f"{large - reached:.1f} points below" if large > reached else f"{reached - large:.1f} points above"
     sent, computed = (100 * best[key]["mean"] / whole[key]["mean"] for key in ("bytes", "client_macs"))
-    weak = 100 * sum(share for level, share in parse_mix(find(best["experiment"]).fleet.levels) if level.ratio < 1)
+    weak = ""
+    if not is_levels_file(fleet.levels) and not fleet.devices:
+        share = 100 * sum(share for level, share in parse_mix(fleet.levels) if level.ratio < 1)
+        weak = f", although {share:.0f} % of its devices could never carry that model"
     (first, *others) = _sizes(best["directories"])
     sizes = [f"{_percent(first[1])} with {first[0]:,} parameters", *(f"{_percent(b)} with {a:,}" for a, b in others)]
     gap = f"{distance} everybody" if large != reached else "as much as everybody"
     return [
         f"{best['experiment']} reaches {reached} %, {gap} training the largest model ({large} %), for {sent:.0f} % of "
-        f"its bytes and {computed:.0f} % of its computation, although {weak:.0f} % of its devices could never carry "
-        "that model.",
+        f"its bytes and {computed:.0f} % of its computation{weak}.",
         f"The same run gives a model to every device: {', '.join(sizes)}. "
         f"Everybody training the smallest model reaches {small} %, and nobody has a larger one.",
     ]

@@ -115,8 +115,13 @@ def _device_cells(device: Row) -> Row:
     }
 
 
+def _named(*figures: str, **texts: Side) -> dict[str, Side]:
+    columns: dict[str, Side] = {"name": "left"}
+    return columns | texts | dict.fromkeys(figures, "right")
+
+
 _ABOUT: dict[str, Side] = {"name": "left", "about": "text"}
-_FIGURES = ("rows", "laptop", "evening", "paper")
+_NAMES: dict[str, Side] = {"name": "left", "method": "left", "data": "left", "model": "left", "levels": "left"}
 
 KINDS: dict[str, Kind] = {
     "methods": Kind(_methods, _ABOUT, dict, next="nestling list methods {name}   # its options"),
@@ -130,22 +135,21 @@ KINDS: dict[str, Kind] = {
     "datasets": Kind(_datasets, _ABOUT, dict, next="nestling data show {name}"),
     "presets": Kind(
         _presets,
-        {"name": "left", "method": "left", "data": "left", "model": "left", "levels": "left", "rounds": "right"}
-        | {"repeats": "text"},
+        _NAMES | {"rounds": "right", "repeats": "text"},
         lambda row: row | {"rounds": f"{row['rounds']:,}"},
         least=("method", "model", "data", "levels", "rounds"),
         next="nestling run {name}",
     ),
     "reproductions": Kind(
         _reproductions,
-        {"name": "left", "where": "text", "data": "text"} | dict.fromkeys(_FIGURES, "right"),
+        _named("rows", "laptop", "evening", "paper", where="text", data="text"),
         _reproduction_cells,
         least=("data", "rows"),
         next="nestling reproduce {name} --dry-run",
     ),
     "devices": Kind(
         _devices,
-        {"name": "left"} | dict.fromkeys(("memory", "speed", "down", "up", "online"), "right"),
+        _named("memory", "speed", "down", "up", "online"),
         _device_cells,
         next="nestling run heterofl-digits fleet.devices={name}:6,laptop:1",
     ),

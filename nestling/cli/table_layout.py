@@ -152,7 +152,8 @@ def _turned(grid: Grid) -> Grid:
     """Return a table with a column for every row, and a row for every column."""
     first = grid.headings[0]
     rows = tuple((heading, *(row[place] for row in grid.rows)) for place, heading in enumerate(grid.headings) if place)
-    return Grid((first, *(str(row[0]) for row in grid.rows)), ("left", *["right"] * len(grid.rows)), rows)
+    right: Side = "right"
+    return Grid((first, *(str(row[0]) for row in grid.rows)), ("left", *(right,) * len(grid.rows)), rows)
 
 
 def _without_equal_columns(grid: Grid) -> tuple[Grid, tuple[str, ...]]:

@@ -116,11 +116,12 @@ def accepted(kind: Any, name: str = "") -> str:
     >>> accepted(bool), accepted(tuple[float, ...]), accepted(Literal["a", "b"])
     ('true or false', 'a list of numbers', 'a or b')
     """
-    metas: tuple[Any, ...] = ()
+    metas: list[Any] = []
     if get_origin(kind) is Annotated:
         kind, *metas = get_args(kind)
-    if described := [meta.description for meta in metas if meta.description]:
-        return described[0]
+    for meta in metas:
+        if meta.description:
+            return str(meta.description)
     if get_origin(kind) is Literal:
         *firsts, last = get_args(kind)
         return f"{', '.join(firsts)} or {last}"
