@@ -30,7 +30,7 @@ def demo_command(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings to change in all experiments, such as rounds=24.",
+            help="Settings to change in all experiments, such as rounds=24; 'nestling help settings' explains all.",
             autocompletion=complete("settings"),
         ),
     ] = None,
@@ -53,8 +53,8 @@ def demo_command(
     """Compare six ways to train on devices of five sizes, on embedded data.
 
     Everybody trains the largest model, everybody trains the smallest one, or each device trains the slice that it can
-    carry, chosen by one of four methods. It takes about half a minute, and no
-    download: pip install 'nestling[demo]'.
+    carry, chosen by one of four methods. It takes about half a minute and downloads nothing. What it needs is installed
+    by pip install 'nestling[demo]'.
     """
     _check_packages(page)
     with working("reading the settings"):

@@ -17,6 +17,7 @@ _GROUPS = {
 }
 _OTHERS = "Commands"
 _TYPE = re.compile(r" <[^>]*>$")  # some versions of typer write one behind the name of an argument
+_LEAST = re.compile(r"(?<=[\[ ])x>=(\d+)")  # how typer writes the least value of an option
 
 
 class PlainCommand(TyperCommand):
@@ -48,7 +49,7 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: typer.Context, fo
         records = [record for one in parameters if (record := one.get_help_record(ctx))]
         if records:
             with formatter.section(title):
-                formatter.write_dl([(_TYPE.sub("", name), text) for name, text in records])
+                formatter.write_dl([(_TYPE.sub("", name), _LEAST.sub(r"at least \1", text)) for name, text in records])
 
 
 def _first_sentence(text: str | None) -> str:

@@ -38,7 +38,7 @@ def run_command(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Settings to change, such as rounds=5.",
+            help="Settings to change, such as rounds=5; 'nestling help settings' explains all.",
             autocompletion=complete("settings"),
         ),
     ] = None,
