@@ -10,18 +10,24 @@ DEMO   := $(VENV)/.demo-ready
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
+
+# What pip does, without the packages that are there already; make goes on only if pip succeeded.
+define install
+	@rm -f $@.failed
+	@{ $(PIP) '$(1)' || touch $@.failed; } | { grep --line-buffered -v "already satisfied" || true; }
+	@test ! -e $@.failed
+	@touch $@
+endef
 
 $(DEMO): pyproject.toml constraints.txt
 	@echo "Installing what the demo needs into $(VENV), once: PyTorch, scikit-learn, Plotly and what they depend on."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[demo]'
-	@touch $@
+	$(call install,.[demo])
 
 $(READY): $(DEMO)
 	@echo "Installing what tests and checks need into $(VENV), once: Ray, transformers, mypy, …"
-	$(INSTALL) '.[dev]'
-	@touch $@
+	$(call install,.[dev])
 
 demo: $(DEMO)    ## compare methods on digits, with devices of five sizes: a table and demo/report.html
 	@rm -rf demo

@@ -45,8 +45,8 @@ def print_comparison(
     if as_json:
         print_json(rows)
     elif rows:  # none if all failed
-        columns, lines, least = report.terminal(rows)
-        print_table(columns, lines, caption=report.note(rows), least=least)
+        headings, lines = report.terminal(rows)
+        print_table(headings, lines, caption=report.note(headings, lines), least=report.least(headings))
         for sentence in conclusion:
             out().print(f"\n{sentence}")
         if conclusion:

@@ -5,7 +5,7 @@ from nestling.report.page import write
 from nestling.report.panels import Panel, panel
 from nestling.report.read import Run, read
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
-from nestling.report.table import NOTE, compare, note, terminal
+from nestling.report.table import NOTE, compare, least, note, terminal
 
 __all__ = [
     "NOTE",
@@ -16,6 +16,7 @@ __all__ = [
     "compare",
     "experiments",
     "find",
+    "least",
     "note",
     "panel",
     "read",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,26 +18,21 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_HEADINGS = {
-    "global_accuracy": "global accuracy",
-    "worst_submodel": "worst {metric}",
-    "mean_submodel": "mean {metric}",
-    "local_accuracy": "local accuracy",
+_SHORT = {  # headings no wider than the values below them
+    "global_accuracy": "global",
+    "worst_submodel": "worst",
+    "mean_submodel": "mean",
+    "local_accuracy": "local",
 }
 
-# How the headings of columns begin that a narrow terminal leaves out, in this order.
-LEAST = ("time", "best", "seeds", "rounds", "simulated time", "local accuracy", "client MACs", "mean")
+_OVER_SIZES = ("worst_submodel", "mean_submodel")
 
-_NOTES = {  # what headings and cells mean, by what must be in a table for it to be said
-    "global": "global: the whole model",
-    "worst": "worst, mean: over sub-models",
-    "local": "local: clients on data like their own",
-    "best": "all after the last round but best: at the best round, which is only known afterwards",
-    "perplexity": "perplexity: lower is better",
-    "±": "±: standard deviation over seeds",
-    "": "bold: the best finished experiment on the same data and partition",
-}
-NOTE = "; ".join(_NOTES.values())
+NOTE = (
+    "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
+    "final: after the last round; best: at the best round, which is only known afterwards; "
+    "perplexity: lower is better; ±: standard deviation over seeds; "
+    "bold: the best finished experiment on the same data and partition"
+)
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,12 @@ def _row(experiment: Experiment) -> Row:
         "model": first.model,
         "dataset": first.dataset,
         "partition": first.partition,
-        "sizes": len(counted[0].levels),
         "seeds": [run.seed for run in counted],
         "finished": experiment.finished,
         "unfinished": [run.seed for run in experiment.runs if not run.finished],
         "metrics": [msgspec.structs.asdict(metric) for metric in first.metrics],
         "rounds": max(run.rounds_done for run in counted),
+        "sizes": len({level.parameters for level in first.levels.values()}) or None,
         "final": {name: _plain(experiment.final(name)) for name in measured},
         "best": {lead: _plain(best)} if lead else {},
         "bytes": _plain(experiment.over(lambda run: run.bytes)),
@@ -113,10 +108,11 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     ]
     finals = {name: None for row in rows for name in row["final"]}
     leads = [name for row in rows if (name := leading(row["final"], metrics_of(row))) and "perplexity" not in name]
-    for name in dict.fromkeys([*_HEADINGS, *_perplexities(rows, list(finals)), *leads]):
-        result.append(_measure(_heading(name, rows), rows, [(name, _final(row, name)) for row in rows]))
+    for name in dict.fromkeys([*_SHORT, *_perplexities(rows, list(finals)), *leads]):
+        result.append(_measure(f"final {_heading(name)}", rows, [(name, _final(row, name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
-    result.append(_measure(f"best {_metric(rows, otherwise='round')}", rows, bests))
+    names = {name for name, value in bests if value}
+    result.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
     for heading, key, show in _COSTS:
         means = [row[key]["mean"] if row[key] else None for row in rows]
         if key == "simulated_seconds" and not any(means):
@@ -127,10 +123,9 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     return [column for column in result if any(cell.text != "–" for cell in column.cells)]
 
 
-def _final(row: Row, name: str) -> Mapping[str, Any] | None:
-    """Return a measure of the last round; where there is one size, no sub-model is the worst."""
-    value: Mapping[str, Any] | None = row["final"].get(name)
-    return None if name in ("worst_submodel", "mean_submodel") and row["sizes"] == 1 else value
+def _final(row: Row, name: str) -> Any:
+    """Return a final measure; None for those over sub-models if the only one is the whole model."""
+    return None if row["sizes"] == 1 and name in _OVER_SIZES else row["final"].get(name)
 
 
 def _perplexities(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
@@ -149,15 +144,8 @@ _COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _heading(name: str, rows: Sequence[Row]) -> str:
-    """Return the heading of a measure, which names the metric where all experiments have the same."""
-    return _HEADINGS.get(name, title(name)).replace("{metric}", _metric(rows, otherwise="sub-model"))
-
-
-def _metric(rows: Sequence[Row], otherwise: str) -> str:
-    """Return the metric that all experiments are judged by, or another word if they are judged by different ones."""
-    leads = {name.removeprefix("global_") for row in rows if (name := leading(row["final"], metrics_of(row)))}
-    return title(leads.pop()) if len(leads) == 1 else otherwise
+def _heading(name: str) -> str:
+    return _SHORT.get(name, title(name))
 
 
 def _measure(heading: str, rows: Sequence[Row], values: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
@@ -188,35 +176,71 @@ def _winners(rows: Sequence[Row], scores: Sequence[tuple[str, float] | None]) ->
     return [entry is not None and min(contests[entry[0]]) < max(contests[entry[0]]) == entry[1] for entry in entered]
 
 
-def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]], list[str]]:
-    """Return headers with their alignment, lines of rich texts, and the headers to leave out of a narrow terminal.
+# Headings in the terminal, which has no room to explain them, where they are others than on the page.
+_HEADINGS = {
+    "final global": "global accuracy",
+    "final worst": "worst {metric}",
+    "final mean": "mean {metric}",
+    "final local": "local accuracy",
+    "best global": "best accuracy",
+}
+# How the headings begin that a narrow terminal leaves out, in this order.
+_LEAST = ("time", "best", "seeds", "rounds", "simulated time", "local accuracy", "client MACs", "mean")
+_NOTES = {  # what headings and cells mean, by what a table holds where it is said
+    "global": "global: the whole model",
+    "worst": "worst, mean: over sub-models",
+    "local": "local: clients on data like their own",
+    "best": "best: at the best round, which is only known afterwards; all others: after the last round",
+    "perplexity": "perplexity: lower is better",
+    "±": "±: standard deviation over seeds",
+    "": "bold: the best finished experiment on the same data and partition",
+}
 
-    They are the arguments of `nestling.cli.screen.print_table`.
+
+def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]]]:
+    """Return headings with their alignment, and lines of rich texts, for `nestling.cli.screen.print_table`.
 
     >>> from nestling.report.read import Evaluation, Run
     >>> end = Evaluation(2, {"global_accuracy": 0.5}, {})
     >>> run = Run(".", "", {}, "one", "fedavg", "cnn", "digits", "", 0, 2, 2, True, (), end, end, 1, 1, None, 3.0, "")
-    >>> headers, lines, least = terminal(compare([run]))
-    >>> list(headers)[:4], [text.plain for text in lines[0]][:4], least[:2]
-    (['experiment', 'seeds', 'rounds', 'global accuracy'], ['one', '1', '2', '50.0 %'], ['time', 'best accuracy'])
+    >>> headings, lines = terminal(compare([run]))
+    >>> list(headings)[:4], [text.plain for text in lines[0]][:4]
+    (['experiment', 'seeds', 'rounds', 'global accuracy'], ['one', '1', '2', '50.0 %'])
     """
     from rich.text import Text  # noqa: PLC0415
 
-    shown = columns(rows)
+    shown, metric = columns(rows), _metric(rows)
     lines = [
         [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in shown]
         for place in range(len(rows))
     ]
-    least = [column.title for start in LEAST for column in shown if column.title.startswith(start)]
-    return {column.title: column.side for column in shown}, lines, least
+    headings = [_HEADINGS.get(column.title, column.title.removeprefix("final ")) for column in shown]
+    return {
+        heading.replace("{metric}", metric): column.side for heading, column in zip(headings, shown, strict=True)
+    }, lines
 
 
-def note(rows: Sequence[Row]) -> str:
+def least(headings: Iterable[str]) -> list[str]:
+    """Return the headings that a narrow terminal leaves out, in that order.
+
+    >>> least(["experiment", "global accuracy", "best accuracy", "time"])
+    ['time', 'best accuracy']
+    """
+    known = list(headings)
+    return [heading for start in _LEAST for heading in known if heading.startswith(start)]
+
+
+def note(headings: Iterable[str], lines: Sequence[Sequence[Text]]) -> str:
     """Return what the headings and cells of a table mean, as far as they occur in it.
 
-    >>> note([])
-    'bold: the best finished experiment on the same data and partition'
+    >>> note(["experiment", "perplexity"], [])
+    'perplexity: lower is better; bold: the best finished experiment on the same data and partition'
     """
-    shown = columns(rows)
-    texts = " ".join([*(column.title for column in shown), *(cell.text for column in shown for cell in column.cells)])
-    return "; ".join(text for word, text in _NOTES.items() if word in texts)
+    held = " ".join([*headings, *(cell.plain for line in lines for cell in line[1:])])
+    return "; ".join(text for word, text in _NOTES.items() if word in held)
+
+
+def _metric(rows: Sequence[Row]) -> str:
+    """Return the metric that all experiments are judged by, or "sub-model" if they are judged by different ones."""
+    leads = {name.removeprefix("global_") for row in rows if (name := leading(row["final"], metrics_of(row)))}
+    return title(leads.pop()) if len(leads) == 1 else "sub-model"

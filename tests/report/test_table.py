@@ -73,7 +73,7 @@ def test_one_seed_has_no_deviation():
 
 def test_best_is_apart_from_final():
     best = Evaluation(2, {"global_accuracy": 0.75}, {})
-    headers, ((*_, best_cell, _, _, _),), _ = terminal(compare([run(best=best)]))
+    headers, ((*_, best_cell, _, _, _),) = terminal(compare([run(best=best)]))
     assert list(headers)[5] == "best accuracy"
     assert best_cell.plain == "75.0 %"
 
@@ -130,25 +130,25 @@ def test_a_statistic_lies_among_its_values(values):
 
 def test_the_best_of_a_column_is_bold_whichever_way_is_better():
     rows = compare([run("good", accuracy=0.9, bytes=4000), run("cheap", accuracy=0.8, bytes=3000)])
-    assert bold(rows, "global accuracy") == bold(rows, "best accuracy") == ["good"]
+    assert bold(rows, "final global") == bold(rows, "best global") == ["good"]
     assert bold(rows, "data sent") == ["cheap"]
     assert bold(rows, "client MACs") == []  # all alike
     assert [style.style for style in terminal(rows)[1][0]][3] == "bold green"
 
 
 def test_nobody_wins_alone_unfinished_or_on_other_data():
-    assert bold(compare([run()]), "global accuracy") == []
+    assert bold(compare([run()]), "final global") == []
     rows = compare([run("a"), run("b", accuracy=0.9, dataset="mnist"), run("c", accuracy=0.99, finished=False)])
-    assert bold(rows, "global accuracy") == []
+    assert bold(rows, "final global") == []
 
 
 def test_accuracies_and_perplexities_do_not_compete():
     words = Evaluation(3, {"perplexity": 30.0, "worst_submodel": 70.0}, {})
     fewer = Evaluation(3, {"perplexity": 20.0, "worst_submodel": 90.0}, {})
     rows = compare([run("a"), run("x", final=words, best=words), run("y", final=fewer, best=fewer)])
-    assert bold(rows, "perplexity") == bold(rows, "best round") == ["y"]
-    assert bold(rows, "worst sub-model") == ["x"]
-    (worst,) = [column for column in columns(rows) if column.title == "worst sub-model"]
+    assert bold(rows, "final perplexity") == bold(rows, "best round") == ["y"]
+    assert bold(rows, "final worst") == ["x"]
+    (worst,) = [column for column in columns(rows) if column.title == "final worst"]
     assert [cell.text for cell in worst.cells] == ["25.0 %", "70", "90"]
 
 
@@ -156,7 +156,7 @@ def test_columns_without_values_are_left_out():
     titles = [column.title for column in columns(compare([run(seconds=None)]))]
     assert "time" not in titles
     assert "simulated time" not in titles
-    assert "local accuracy" not in titles
+    assert "final local" not in titles
 
 
 @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ def test_a_perplexity_is_shown_once_under_its_label():
     masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
     rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
     titles = [column.title for column in columns(rows)]
-    assert {"perplexity all", "perplexity masked"} <= set(titles)
-    assert "perplexity" not in titles
+    assert {"final perplexity all", "final perplexity masked"} <= set(titles)
+    assert "final perplexity" not in titles
     plain = compare([run("x", final=Evaluation(3, {"perplexity": 9.0}, {}), best=None)])
-    assert "perplexity" in [column.title for column in columns(plain)]
+    assert "final perplexity" in [column.title for column in columns(plain)]
 
 
 def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
