@@ -10,7 +10,7 @@ import typer
 
 from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, DataDir, next_step, working
-from nestling.cli.side_by_side import WriteReport, run_and_compare
+from nestling.cli.side_by_side import Processes, Seeds, WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -27,18 +27,11 @@ def compare_command(
         ),
     ],
     *,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="Run each experiment with this many seeds: 0, 1, …")
-    ] = 1,
+    seeds: Seeds = 1,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder for new runs, which go to DIR/NAME/seed-N.")
     ] = Path("runs/compare"),
-    processes: Annotated[
-        int,
-        typer.Option(
-            "--processes", metavar="N", min=0, help="How many experiments run at the same time; 0 means one per core."
-        ),
-    ] = 0,
+    processes: Processes = 0,
     data_dir: DataDir = None,
     page: WriteReport = True,
     as_json: AsJson = False,

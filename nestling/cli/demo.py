@@ -14,7 +14,7 @@ import typer
 from nestling.cli.compare import new_experiments
 from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, next_step, out, print_table, working
-from nestling.cli.side_by_side import WriteReport, run_and_compare
+from nestling.cli.side_by_side import Processes, Seeds, WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -38,15 +38,8 @@ def demo_command(
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the runs and the page.")] = Path(
         "runs/demo"
     ),
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="Run each experiment with this many seeds: 0, 1, …")
-    ] = 1,
-    processes: Annotated[
-        int,
-        typer.Option(
-            "--processes", metavar="N", min=0, help="How many experiments run at the same time; 0 means one per core."
-        ),
-    ] = 0,
+    seeds: Seeds = 1,
+    processes: Processes = 0,
     page: WriteReport = True,
     as_json: AsJson = False,
 ) -> None:

@@ -17,6 +17,15 @@ from nestling.errors import NestlingError, RunError, RunFailed
 if TYPE_CHECKING:
     from nestling.settings import Experiment
 
+Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Run each experiment with this many seeds: 0, 1, …")
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        "--processes", metavar="N", min=0, help="How many experiments run at the same time; 0 means one per core."
+    ),
+]
 WriteReport = Annotated[bool, typer.Option("--report/--no-report", help="Also write the page DIR/report.html.")]
 
 

@@ -436,3 +436,23 @@ def test_tables_keep_long_names_and_numbers_whole(monkeypatch, capsys):
 def test_amounts_have_three_digits_and_a_unit(count, decimal, binary):
     assert amount(count) == decimal
     assert amount(count, BYTES) == binary
+
+
+def test_methods_are_listed_with_what_they_do_and_explained_with_their_options(run):
+    code, out, _ = run("list", "methods")
+    assert code == 0
+    assert re.search(r"^fedavg +FedAvg: everybody trains the whole model\. *$", out, re.M)
+    code, out, _ = run("list", "methods", "fedprox")
+    assert "options.mu = 0.01   (a number)\n    μ, the weight of the proximal term (Eq. 2).\n" in out
+    (row,) = json.loads(run("list", "methods", "fedprox", "--json")[1])
+    assert (row["options"], row["described_options"][0]["default"]) == ("mu=0.01, masked=False", 0.01)
+
+
+@pytest.mark.parametrize("kind", ["datasets", "devices"])
+def test_every_list_begins_with_names_and_is_json_on_demand(run, kind):
+    code, out, err = run("list", kind, "e")
+    assert (code, err) == (0, "")
+    code, printed, _ = run("list", kind, "e", "--json")
+    rows = json.loads(printed)
+    assert all(row["name"] for row in rows)
+    assert [line.split()[0] for line in out.splitlines()[2:]] == [row["name"] for row in rows]

@@ -74,3 +74,20 @@ def test_every_choice_is_accepted_by_its_table():
         for choice in choices(row.name):
             given = choice == "true" if choice in ("true", "false") else choice
             assert getattr(built(kind, {field: given}), field) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("local.lr", "a number above 0"),
+        ("local.batch_size", "a whole number above 0, at most 10,000,000"),
+        ("local.proximal", "a number 0 or more"),
+        ("server.lr", "a number above 0"),
+        ("server.beta1", "a number 0 or more and below 1"),
+        ("data.validation", "a number from 0, below 1"),
+        ("fleet.clients", "a whole number from 1 to 10,000,000"),
+        ("local.milestones", "a list of whole numbers"),
+    ],
+)
+def test_accepted_values(name, accepted):
+    assert [row.accepted for row in ROWS if row.name == name] == [accepted]
