@@ -21,7 +21,7 @@ define install
 endef
 
 $(DEMO): pyproject.toml constraints.txt
-	@echo "Installing what the demo needs into $(VENV), once: PyTorch, scikit-learn, Plotly and what they depend on."
+	@echo "Installing what the demo needs into $(VENV), once: PyTorch, scikit-learn and what they depend on."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(call install,.[demo])
 

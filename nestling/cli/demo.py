@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LARGE, SMALL = "fedavg-large-digits", "fedavg-small-digits"
 PRESETS = (SMALL, LARGE, "heterofl-digits", "fedrolex-digits", "fjord-digits", "fed-dropout-digits")
-_PACKAGES = {"sklearn": "scikit-learn", "plotly": "plotly"}  # what the extra `demo` installs: module → package
 
 
 def demo_command(
@@ -49,7 +48,8 @@ def demo_command(
     carry, chosen by one of four methods. It takes about half a minute and downloads nothing. What it needs is installed
     by pip install 'nestling[demo]'.
     """
-    _check_packages(page)
+    if importlib.util.find_spec("sklearn") is None:
+        raise NestlingError("the demo needs scikit-learn: pip install 'nestling[demo]'")
     with working("reading the settings"):
         new = new_experiments(PRESETS, settings or [], seeds, folder)
     if not as_json:
@@ -70,13 +70,6 @@ def demo_command(
             f"nestling export {shlex.quote(str(folder / 'fjord-digits' / 'seed-0'))} --level c --out small.pt2",
             "nestling list presets",
         )
-
-
-def _check_packages(page: bool) -> None:
-    needed = [name for name in _PACKAGES if page or name != "plotly"]
-    missing = [_PACKAGES[name] for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise NestlingError(f"the demo needs {' and '.join(missing)}: pip install 'nestling[demo]'")
 
 
 def _introduce(experiments: Sequence[Experiment]) -> None:

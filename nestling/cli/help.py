@@ -26,10 +26,11 @@ Where the shell is not recognised, print the script and source it yourself:
 _TOPICS = ("settings", "completion")
 
 
-def _topics(incomplete: str) -> list[str]:
+def _topics(ctx: typer.Context, incomplete: str) -> list[str]:
     from nestling.settings.reference import tables  # noqa: PLC0415
 
-    return [*_TOPICS, *filter(None, tables())]
+    commands: list[str] = list(ctx.find_root().command.commands)  # type: ignore[attr-defined]
+    return [*_TOPICS, *filter(None, tables()), *commands]
 
 
 def help_command(

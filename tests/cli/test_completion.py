@@ -38,6 +38,7 @@ def test_commands_kinds_and_names(typed):
     assert typed("cost", "--method", "fedm") == [name for name in names() if name.startswith("fedm")]
     assert typed("check", "resnet") == [name for name in MODELS if name.startswith("resnet")]
     assert typed("help", "settings", "lo") == ["local"]
+    assert typed("help", "comp") == ["completion", "compare"]
     assert "heterofl-table1" in typed("reproduce", "heterofl-t")
     assert set(typed("run", "")) == set(PRESETS)
 
