@@ -3,21 +3,35 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
+DEMO   := $(VENV)/.demo-ready
 
 .PHONY: help demo test slow avx2 check coverage lint types imports golden bench clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(READY): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 
-demo: $(READY)   ## compare methods on digits, with devices of five sizes: a table and demo/report.html
+# What pip does, without the packages that are there already; make goes on only if pip succeeded.
+define install
+	@rm -f $@.failed
+	@{ $(PIP) '$(1)' || touch $@.failed; } | { grep --line-buffered -v "already satisfied" || true; }
+	@test ! -e $@.failed
+	@touch $@
+endef
+
+$(DEMO): pyproject.toml constraints.txt
+	@echo "Installing what the demo needs into $(VENV), once: PyTorch, scikit-learn and what they depend on."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call install,.[demo])
+
+$(READY): $(DEMO)
+	@echo "Installing what tests and checks need into $(VENV), once: Ray, transformers, mypy, …"
+	$(call install,.[dev])
+
+demo: $(DEMO)    ## compare methods on digits, with devices of five sizes: a table and demo/report.html
 	@rm -rf demo
-	$(BIN)/nestling compare $(DEMO) --out demo
+	@$(BIN)/nestling demo --out demo
 
 # Each worker starts with consecutive tests and takes over tests of others at the end, so that what the tests of a file
 # share (nets, engines, a Ray) is created once and not by every worker.

@@ -19,9 +19,12 @@ from nestling.cli.compare import compare_command
 from nestling.cli.complaint import exit_code_and_message
 from nestling.cli.cost import cost_command
 from nestling.cli.data import data_app
+from nestling.cli.demo import demo_command
 from nestling.cli.doctor import doctor_command
 from nestling.cli.export import export_command
 from nestling.cli.fit import fit_command
+from nestling.cli.help import help_command
+from nestling.cli.help_pages import GroupedCommands, PlainCommand
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
 from nestling.cli.probe import probe_command
@@ -33,24 +36,27 @@ from nestling.cli.sweep import sweep_command
 from nestling.heap import keep_freed_memory
 
 app = typer.Typer(
-    add_completion=False,
+    cls=GroupedCommands,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: short, and the same in all versions of typer
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
+        "nestling demo",
         "nestling run heterofl-digits",
         "nestling compare fedavg-digits heterofl-digits fedrolex-digits --seeds 3",
         "nestling list presets",
         "nestling cost --model cnn --levels a,b,c,d,e",
         "nestling check package.module:factory",
+        "nestling help settings local",
     ),
 )
 
 
 def _add(name: str, command: Callable[..., None], *example_commands: str) -> None:
-    app.command(name, epilog=examples(*example_commands))(command)
+    app.command(name, cls=PlainCommand, epilog=examples(*example_commands))(command)
 
 
+_add("demo", demo_command, "nestling demo", "nestling demo --seeds 3 --out runs/demo", "nestling demo rounds=24 --json")
 _add(
     "run",
     run_command,
@@ -89,7 +95,23 @@ _add(
     "nestling report runs/first --out page.html",
     "nestling report runs/compare --figures pdf --latex",
 )
-_add("list", list_command, "nestling list models --json", "nestling list presets fedrolex cifar10 laptop")
+_add(
+    "list",
+    list_command,
+    "nestling list methods",
+    "nestling list methods fedrolex",
+    "nestling list presets fedrolex cifar10 laptop",
+    "nestling list models --json",
+)
+_add(
+    "help",
+    help_command,
+    "nestling help run",
+    "nestling help settings",
+    "nestling help settings local",
+    "nestling help settings fleet.levels",
+    "nestling help completion",
+)
 _add(
     "cost",
     cost_command,

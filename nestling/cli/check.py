@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, err, out, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
 from nestling.files import write_whole
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 def check_command(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A name from 'nestling list models', or package.module:factory.")
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A name from 'nestling list models', or package.module:factory.",
+            autocompletion=complete("models"),
+        ),
     ],
     options: ModelOptions = None,
     plot: Annotated[
@@ -103,18 +109,18 @@ def _drawing(target: str, model: nn.Module, axes: AxisMap) -> str:
 def _print(proof: dict[str, Any]) -> None:
     axes, frozen, submodels = proof["axes"], proof["frozen"], proof["submodels"]
     print_table(
-        {"axis": "left", "units": "right", "tensors": "right", "proof": "left"},
+        {"axis": "left", "units": "right", "tensors": "right", "proof": "text"},
         [[row["name"], f"{row['size']:,}", f"{row['tensors']:,}", _verdict(row, "holds")] for row in axes],
     )
     out().print()
     if frozen:
         print_table(
-            {"frozen axis": "left", "units": "right", "why it is never cut": "left", "what to do": "left"},
+            {"frozen axis": "left", "units": "right", "why it is never cut": "text", "what to do": "text"},
             [[row["name"], f"{row['size']:,}", row["why"], row["remedy"]] for row in frozen],
         )
         out().print()
     print_table(
-        {"sub-model": "left", "parameters": "right", "proof": "left"},
+        {"sub-model": "left", "parameters": "right", "proof": "text"},
         [[row["name"], f"{row['parameters']:,}" if row["ok"] else "–", _verdict(row, "trains")] for row in submodels],
     )
     out().print()

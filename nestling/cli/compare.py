@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestling.cli.screen import AsJson, DataDir, working
-from nestling.cli.side_by_side import WriteReport, run_and_compare
+from nestling.cli.completion import complete
+from nestling.cli.screen import AsJson, DataDir, next_step, working
+from nestling.cli.side_by_side import Processes, Seeds, WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -21,16 +23,15 @@ def compare_command(
         typer.Argument(
             metavar="PRESET|FILE.toml|DIR|KEY=VALUE",
             help="Experiments to run, directories of runs to read, and settings to change in all experiments.",
+            autocompletion=complete("presets", "settings"),
         ),
     ],
     *,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run each experiment with this many seeds: 0, 1, …")] = 1,
+    seeds: Seeds = 1,
     folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder for new runs, which go to DIR/NAME/seed-N.")
     ] = Path("runs/compare"),
-    processes: Annotated[
-        int, typer.Option("--processes", min=0, help="How many experiments run at the same time; 0 means one per core.")
-    ] = 0,
+    processes: Processes = 0,
     data_dir: DataDir = None,
     page: WriteReport = True,
     as_json: AsJson = False,
@@ -46,11 +47,16 @@ def compare_command(
             settings.append(f"data.dir={data_dir!r}")
         chosen = [source for source in sources if "=" not in source]
         existing = [Path(source) for source in chosen if Path(source).is_dir()]
-        new = _experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
+        new = new_experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
     run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json)
+    if new and seeds == 1 and not as_json:
+        next_step("the same command with --seeds 3   # how much is chance?")
 
 
-def _experiments(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:
+def new_experiments(
+    sources: Sequence[str], settings: Sequence[str], seeds: int, folder: Path
+) -> dict[Path, Experiment]:
+    """Return directory → experiment of presets or files, each with so many seeds."""
     from nestling.experiment import find  # noqa: PLC0415
     from nestling.experiment.record import title  # noqa: PLC0415
 

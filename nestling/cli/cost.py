@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nestling.amounts import BYTES, amount
+from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, print_json, print_table
 from nestling.cli.target import ModelOptions, parse_options
 from nestling.errors import NestlingError
@@ -26,7 +27,11 @@ def cost_command(
     model: Annotated[
         str,
         typer.Option(
-            "--model", "-m", metavar="MODEL", help="A name from 'nestling list models', or package.module:factory."
+            "--model",
+            "-m",
+            metavar="MODEL",
+            autocompletion=complete("models"),
+            help="A name from 'nestling list models', or package.module:factory.",
         ),
     ],
     levels: Annotated[
@@ -40,7 +45,9 @@ def cost_command(
     method: Annotated[
         str | None,
         typer.Option(
-            metavar="METHOD", help="The method whose sub-models these are; of nefl and depthfl, levels are parameters."
+            metavar="METHOD",
+            autocompletion=complete("methods"),
+            help="The method whose sub-models these are; of nefl and depthfl, levels are parameters.",
         ),
     ] = None,
     batch: Annotated[

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.screen import AsJson, DataDir, examples, out, print_json, print_table, working
+from nestling.cli.completion import complete
+from nestling.cli.help_pages import GroupedCommands, PlainCommand
+from nestling.cli.screen import AsJson, DataDir, examples, next_step, out, print_json, print_table, working
 from nestling.errors import NestlingError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _COLOURS = ("#3b528b", "#2c728e", "#20908c", "#35b779", "#8fd744", "#fde725")
 _SHADES = "░░▒▒▓█"
 
 data_app = typer.Typer(
+    cls=GroupedCommands,
     help="Download datasets, and show how clients share them.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -32,10 +35,14 @@ data_app = typer.Typer(
     epilog=examples("nestling data get mnist", "nestling data show digits --clients 20"),
 )
 
-_NAME = typer.Argument(metavar="NAME", help="A name from 'nestling list datasets'.")
+_NAME = typer.Argument(
+    metavar="NAME", help="A name from 'nestling list datasets'.", autocompletion=complete("datasets")
+)
 
 
-@data_app.command("get", epilog=examples("nestling data get mnist", "nestling data get cifar10 --json"))
+@data_app.command(
+    "get", cls=PlainCommand, epilog=examples("nestling data get mnist", "nestling data get cifar10 --json")
+)
 def get_command(
     name: Annotated[str, _NAME],
     as_json: AsJson = False,
@@ -74,10 +81,12 @@ def get_command(
             for row in rows
         ],
     )
+    next_step(f"nestling data show {name}")
 
 
 @data_app.command(
     "show",
+    cls=PlainCommand,
     epilog=examples(
         "nestling data show digits",
         "nestling data show cifar10 --clients 100 --how classes --classes-per-client 2 --picture shares.html",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from nestling.budgets import written
+from nestling.cli.completion import words
 from nestling.cli.screen import AsJson, out, print_json, print_table, working
 
 
@@ -31,6 +32,7 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
+            autocompletion=words("safetensors", "torch", "onnx", "executorch", "executorch-training"),
             help="safetensors, torch (.pt2), onnx, executorch (.pte) or executorch-training (.train.pte), which trains "
             "on a device [default: by the ending of FILE].",
         ),
@@ -67,7 +69,9 @@ def export_command(
     if as_json:
         print_json(row)
         return
-    score = "–" if exported.value is None else f"{exported.value:.4g}"
+    from nestling.report import measures  # noqa: PLC0415
+
+    score = "–" if exported.value is None else measures.written(exported.metric, exported.value)
     columns: dict[str, Literal["left", "right"]] = {"level": "left"}
     columns |= dict.fromkeys(("parameters", "size", "MACs", exported.metric, "largest difference"), "right")
     kind = "" if choice.trained else "; a slice between two levels of the run"

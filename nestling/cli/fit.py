@@ -11,6 +11,7 @@ import typer
 
 from nestling.amounts import amount
 from nestling.budgets import Budget, parse_budget, written
+from nestling.cli.completion import complete, words
 from nestling.cli.cost import MAX_BATCH
 from nestling.cli.screen import AsJson, err, out, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
@@ -27,7 +28,9 @@ def fit_command(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="A name from 'nestling list models', package.module:factory, or a run directory."
+            metavar="TARGET",
+            help="A name from 'nestling list models', package.module:factory, or a run directory.",
+            autocompletion=complete("models"),
         ),
     ],
     *,
@@ -42,12 +45,19 @@ def fit_command(
     ] = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="NAME", help="A kind of 'nestling list devices': its memory is the budget."),
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="A kind of 'nestling list devices': its memory is the budget.",
+            autocompletion=complete("devices"),
+        ),
     ] = None,
     by: Annotated[
         str,
         typer.Option(
-            metavar="HOW", help="What is cut of a model: balanced (width and depth alike), width (as levels), or depth."
+            metavar="HOW",
+            autocompletion=words("balanced", "width", "depth"),
+            help="What is cut of a model: balanced (width and depth alike), width (as levels), or depth.",
         ),
     ] = "balanced",
     batch: Annotated[
@@ -214,6 +224,8 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _cells(row: dict[str, Any], columns: dict[str, Any]) -> list[str]:
+    from nestling.report import measures  # noqa: PLC0415
+
     value = row.get("value")
     cells = {
         "device": row["name"],
@@ -226,7 +238,7 @@ def _cells(row: dict[str, Any], columns: dict[str, Any]) -> list[str]:
         "MACs": amount(row["macs"]),
         "memory": written("bytes", row["memory"]),
         "step": "–" if row["seconds"] is None else written("seconds", row["seconds"]),
-        row.get("metric", ""): "–" if value is None else f"{value:.4g}",
+        row.get("metric", ""): "–" if value is None else measures.written(row["metric"], value),
     }
     return [cells[column] for column in columns]
 

@@ -8,6 +8,7 @@ import typer
 
 from nestling.amounts import amount
 from nestling.budgets import parse_bytes, written
+from nestling.cli.completion import complete
 from nestling.cli.cost import MAX_BATCH
 from nestling.cli.screen import AsJson, out, print_json, print_table, working
 from nestling.cli.target import ModelOptions, load, parse_options
@@ -18,7 +19,11 @@ def probe_command(
     model: Annotated[
         str,
         typer.Option(
-            "--model", "-m", metavar="MODEL", help="A name from 'nestling list models', or package.module:factory."
+            "--model",
+            "-m",
+            metavar="MODEL",
+            autocompletion=complete("models"),
+            help="A name from 'nestling list models', or package.module:factory.",
         ),
     ] = "cnn",
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,13 +87,20 @@ def _print_text(rows: list[dict[str, Any]], as_latex: bool) -> None:
     typer.echo(text, nl=False)
 
 
-def print_comparison(rows: list[dict[str, Any]], page: Path | None, as_json: bool) -> None:
-    """Print the rows of `nestling.report.compare`, and the path of the page about them if one was written."""
+def print_comparison(
+    rows: list[dict[str, Any]], page: Path | None, as_json: bool, conclusion: Sequence[str] = ()
+) -> None:
+    """Print the rows of `nestling.report.compare`, what they say, and the path of the page if one was written."""
     from nestling import report  # noqa: PLC0415
 
     if as_json:
         print_json(rows)
-    elif rows:
-        print_table(*report.terminal(rows), caption=report.NOTE)
+    elif rows:  # none if all failed
+        headings, lines = report.terminal(rows)
+        print_table(headings, lines, caption=report.note(headings, lines), least=report.least(headings))
+        for sentence in conclusion:
+            out().print(f"\n{sentence}")
+        if conclusion:
+            out().print()
     if page is not None:
         (err() if as_json else out()).print(f"the page: {page}", soft_wrap=True)

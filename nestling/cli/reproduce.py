@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nestling.amounts import BYTES, amount
+from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
 from nestling.cli.side_by_side import raise_failed
 
@@ -24,15 +25,28 @@ _EVERY = 600  # seconds between two lines about the progress where there is no t
 
 
 def reproduce_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from 'nestling list reproductions'.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A name from 'nestling list reproductions'.", autocompletion=complete("reproductions")
+        ),
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings to change in all runs, such as workers=2 or device=cuda."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings to change in all runs, such as workers=2 or device=cuda.",
+            autocompletion=complete("settings"),
+        ),
     ] = None,
     *,
     scale: Annotated[
         Literal["laptop", "evening", "paper"],
-        typer.Option("--scale", help="The size of the experiments: minutes, an evening, or as in the paper."),
+        typer.Option(
+            "--scale",
+            metavar="laptop|evening|paper",
+            help="The size of the experiments: minutes, an evening, or as in the paper.",
+        ),
     ] = "laptop",
     rows: Annotated[
         list[str] | None,
@@ -44,9 +58,9 @@ def reproduce_command(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="Run every row with this many seeds: 0, 1, … By default one."),
+        typer.Option("--seeds", metavar="N", min=1, help="Run every row with this many seeds: 0, 1, … By default one."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many runs go on at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="How many runs go on at the same time.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it would cost, and run nothing.")] = False,
     finished_only: Annotated[
         bool,
@@ -56,7 +70,8 @@ def reproduce_command(
         ),
     ] = False,
     form: Annotated[
-        Literal["table", "markdown", "latex"], typer.Option("--format", help="How the table is printed.")
+        Literal["table", "markdown", "latex"],
+        typer.Option("--format", metavar="table|markdown|latex", help="How the table is printed."),
     ] = "table",
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The folder of its runs; by default runs/NAME.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nestling.amounts import BYTES, amount
-from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
+from nestling.cli.completion import complete
+from nestling.cli.screen import AsJson, DataDir, err, next_step, out, print_json, print_table, working
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
@@ -26,10 +28,19 @@ UseTensorBoard = Annotated[
 def run_command(
     source: Annotated[
         str,
-        typer.Argument(metavar="PRESET|FILE.toml", help="A name from 'nestling list presets', or a file of settings."),
+        typer.Argument(
+            metavar="PRESET|FILE.toml",
+            help="A name from 'nestling list presets', or a file of settings.",
+            autocompletion=complete("presets"),
+        ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as rounds=5.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings to change, such as rounds=5; 'nestling help settings' explains all.",
+            autocompletion=complete("settings"),
+        ),
     ] = None,
     *,
     folder: Annotated[
@@ -70,7 +81,11 @@ def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the run.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as rounds, workers or engine."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Settings to change, such as rounds, workers or engine.",
+            autocompletion=complete("settings"),
+        ),
     ] = None,
     *,
     tensorboard: UseTensorBoard = False,
@@ -127,23 +142,24 @@ def _print_summary(result: Result, path: Path, as_json: bool) -> None:
     final, best = summary["final"], summary["best"]
     accuracy = "global_accuracy" in final  # runs of version 0.1 name no metrics
     metrics = summary.get("metrics") or [{"name": "accuracy" if accuracy else "perplexity", "percent": accuracy}]
+    name = metrics[0]["name"].replace("_", " ")
     rows = [
         [
-            name,
+            level_name,
             f"{level['parameters']:,}",
             amount(level["macs"]),
-            format_metric(final["submodels"].get(name, {}), metrics),
-            format_metric(best["submodels"].get(name, {}), metrics),
+            _figure(final["submodels"].get(level_name, {}), metrics),
+            _figure(best["submodels"].get(level_name, {}), metrics),
         ]
-        for name, level in summary["levels"].items()
+        for level_name, level in summary["levels"].items()
     ]
     print_table(
         {
             "level": "left",
             "parameters": "right",
             "MACs": "right",
-            f"final (round {final['round']})": "right",
-            f"best (round {best['round']})": "right",
+            f"final {name} (round {final['round']})": "right",
+            f"best {name} (round {best['round']})": "right",
         },
         rows,
     )
@@ -152,26 +168,35 @@ def _print_summary(result: Result, path: Path, as_json: bool) -> None:
     if summary["bytes_setup"]:  # frozen weights, unlabelled samples
         sent += f" and {amount(summary['bytes_setup'], BYTES)} handed out once"
     out().print(
-        f"global {format_metric(final, metrics)}{local}; {sent}, "
+        f"whole model: {format_metric(final, metrics)}{local}; {sent}, "
         f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
     out().print(f"written to {path}", soft_wrap=True)
+    quoted, levels = shlex.quote(str(path)), list(summary["levels"])
+    smallest = f" --level {levels[-1]}" if len(levels) > 1 else ""
+    next_step(
+        f"nestling report {quoted}   # a page with all figures",
+        f"nestling export {quoted}{smallest} --out model.pt2   # a file for devices",
+    )
 
 
 def format_metric(figures: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first of a run's metrics, formatted for a table.
+    """Return the first of a run's metrics with its name.
 
     >>> format_metric({"accuracy": 0.5}, [{"name": "accuracy", "percent": True}])
-    '50.0%'
+    'accuracy 50.0%'
     >>> format_metric({"perplexity": 35.1234, "loss": 3.5}, [{"name": "perplexity", "percent": False}])
     'perplexity 35.12'
     """
+    return f"{metrics[0]['name'].replace('_', ' ')} {_figure(figures, metrics)}"
+
+
+def _figure(figures: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first of a run's metrics without its name."""
     name = metrics[0]["name"]
     value = figures.get(f"global_{name}", figures.get(name))
-    if value is None:
-        return "–"
-    return _percent(value) if metrics[0]["percent"] else f"{name} {value:.4g}"
+    return _percent(value) if value is None or metrics[0]["percent"] else f"{value:.4g}"
 
 
 def _percent(value: float | None) -> str:

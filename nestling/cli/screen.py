@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from nestling.cli.table_layout import Grid, Side
+
 _PIPE_WIDTH = 10_000  # columns: piped output is for programs and files, so nothing is folded or truncated
-_MIN_WIDTH = 80  # columns: with fewer, numbers would lose digits; the terminal wraps the lines instead
+_MIN_WIDTH = 40  # columns: with fewer, the terminal wraps the lines
 
 # Options that several commands have.
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -53,9 +55,35 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Mapping[str, Literal["left", "right"]], rows: Iterable[Sequence[str | Text]], caption: str = ""
+    columns: Mapping[str, Side], rows: Iterable[Sequence[str | Text]], caption: str = "", least: Sequence[str] = ()
 ) -> None:
-    """Print a table; right-aligned columns hold numbers and are not wrapped, left-aligned ones fold if necessary."""
+    """Print a table that fits the terminal (`nestling.cli.table_layout`).
+
+    Parameters
+    ----------
+    columns
+        The headings; ``"left"`` are names and ``"right"`` are figures, neither of which is ever cut or folded, and
+        ``"text"`` are sentences, which fold. The first column names the rows.
+    rows
+        The cells.
+    caption
+        A line below the table.
+    least
+        Headings in the order in which columns are left out where nothing else helps; the caption's line then says so.
+    """
+    from nestling.cli.table_layout import lay_out  # noqa: PLC0415
+
+    console = out()
+    layout = lay_out(columns, list(rows), console.width, least)
+    if layout.records:
+        _print_records(console, layout.grid)
+    else:
+        _print_grid(console, layout.grid)
+    for line in (*layout.notes, *filter(None, [caption])):
+        console.print(line, style="dim")
+
+
+def _print_grid(console: Console, grid: Grid) -> None:
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -67,15 +95,35 @@ def print_table(
         header_style="bold",
         border_style="dim",
     )
-    for index, (header, side) in enumerate(columns.items()):
+    deepest = max((heading.count("\n") for heading in grid.headings), default=0)
+    for index, (heading, side, width) in enumerate(zip(grid.headings, grid.sides, grid.widths, strict=True)):
+        lowered = "\n" * (deepest - heading.count("\n")) + heading  # next to the values
         style = "cyan" if index == 0 else ""
-        table.add_column(header, justify=side, style=style, no_wrap=side == "right", overflow="fold")
-    for row in rows:
+        align: Literal["left", "right"] = "right" if side == "right" else "left"
+        table.add_column(lowered, justify=align, style=style, no_wrap=True, min_width=width, overflow="fold")
+    for row in grid.rows:
         table.add_row(*row)
-    console = out()
     console.print(table)
-    if caption:
-        console.print(caption, style="dim")
+
+
+def _print_records(console: Console, grid: Grid) -> None:
+    """Print every row as its name and, below it, its other cells with their headings."""
+    from rich.text import Text  # noqa: PLC0415
+
+    for name, *cells in grid.rows:
+        console.print(Text.assemble((str(name), "cyan")), soft_wrap=True)
+        pairs = zip(grid.headings[1:], cells, strict=True)
+        line = Text("; ").join([Text.assemble((f"{heading} ", "dim"), cell) for heading, cell in pairs if str(cell)])
+        for part in line.wrap(console, console.width - 4):
+            console.print(Text("    ").append(part), soft_wrap=True)
+
+
+def next_step(*commands: str) -> None:
+    """Print what to do next: one or several commands."""
+    from rich.text import Text  # noqa: PLC0415
+
+    for place, command in enumerate(commands):
+        out().print(Text.assemble(("next: " if place == 0 else "      ", "dim"), command), soft_wrap=True)
 
 
 @contextmanager

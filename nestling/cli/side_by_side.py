@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,15 @@ from nestling.errors import NestlingError, RunError, RunFailed
 if TYPE_CHECKING:
     from nestling.settings import Experiment
 
+Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Run each experiment with this many seeds: 0, 1, …")
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        "--processes", metavar="N", min=0, help="How many experiments run at the same time; 0 means one per core."
+    ),
+]
 WriteReport = Annotated[bool, typer.Option("--report/--no-report", help="Also write the page DIR/report.html.")]
 
 
@@ -29,6 +38,7 @@ def run_and_compare(
     page: bool,
     as_json: bool,
     varied: Mapping[Path, Mapping[str, Any]] | None = None,
+    conclude: Callable[[list[dict[str, Any]]], list[str]] | None = None,
 ) -> None:
     """Run what is not finished, print the table of all runs, and raise if any failed.
 
@@ -48,6 +58,8 @@ def run_and_compare(
         Whether to print JSON in place of a table.
     varied
         Directory → settings that distinguish the run, which become the key ``settings`` of its JSON row.
+    conclude
+        Returns sentences to print below the table of these rows.
     """
     from nestling import report  # noqa: PLC0415
     from nestling.experiment.lock import locked  # noqa: PLC0415
@@ -59,7 +71,7 @@ def run_and_compare(
     rows = report.compare(runs)
     if varied is not None:
         rows = [{"settings": dict(varied[Path(row["directories"][0])]), **row} for row in rows]
-    print_comparison(rows, written, as_json)
+    print_comparison(rows, written, as_json, conclude(rows) if conclude and not failed else ())
     raise_failed(failed)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nestling.cli.screen import AsJson, DataDir, print_json, print_table, working
+from nestling.cli.completion import complete
+from nestling.cli.screen import AsJson, DataDir, next_step, print_json, print_table, working
 from nestling.cli.side_by_side import WriteReport, run_and_compare
 from nestling.errors import NestlingError, RunError, RunFailed, first_line
 
@@ -18,19 +19,24 @@ if TYPE_CHECKING:
 def sweep_command(
     source: Annotated[
         str,
-        typer.Argument(metavar="PRESET|FILE.toml", help="A name from 'nestling list presets', or a file of settings."),
+        typer.Argument(
+            metavar="PRESET|FILE.toml",
+            help="A name from 'nestling list presets', or a file of settings.",
+            autocompletion=complete("presets"),
+        ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE,VALUE,…",
+            autocompletion=complete("settings"),
             help="Settings with their values. One value changes a setting in all runs. Lists in brackets and texts in "
             "quotes are one value each.",
         ),
     ] = None,
     *,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Run each combination with this many seeds: 0, 1, …")
+        int, typer.Option("--seeds", metavar="N", min=1, help="Run each combination with this many seeds: 0, 1, …")
     ] = 1,
     folder: Annotated[
         Path | None,
@@ -41,7 +47,8 @@ def sweep_command(
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=0, help="How many runs go on at the same time; 0 means one per core.")
+        int,
+        typer.Option("--jobs", metavar="N", min=0, help="How many runs go on at the same time; 0 means one per core."),
     ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and run nothing.")] = False,
     data_dir: DataDir = None,
@@ -76,6 +83,8 @@ def sweep_command(
         as_json=as_json,
         varied={run.folder: _varied(run) for run in runs},
     )
+    if seeds == 1 and not as_json:
+        next_step("the same command with --seeds 3   # how much is chance?")
 
 
 def _varied(run: GridRun) -> dict[str, Any]:

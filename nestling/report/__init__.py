@@ -5,7 +5,7 @@ from nestling.report.page import page_data, page_html, write
 from nestling.report.panels import Panel, panel
 from nestling.report.read import Run, read
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
-from nestling.report.table import NOTE, compare, terminal
+from nestling.report.table import NOTE, compare, least, note, terminal
 
 __all__ = [
     "NOTE",
@@ -17,6 +17,8 @@ __all__ = [
     "experiments",
     "find",
     "find_readable",
+    "least",
+    "note",
     "page_data",
     "page_html",
     "panel",

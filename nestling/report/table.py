@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -215,21 +215,71 @@ def sizes_table(groups: Sequence[Experiment]) -> dict[str, Any] | None:
     }
 
 
+# Headings in the terminal, which has no room to explain them, where they are others than on the page.
+_HEADINGS = {
+    "final global": "global accuracy",
+    "final worst": "worst {metric}",
+    "final mean": "mean {metric}",
+    "final local": "local accuracy",
+    "best global": "best accuracy",
+}
+# How the headings begin that a narrow terminal leaves out, in this order.
+_LEAST = ("time", "best", "seeds", "rounds", "simulated time", "local accuracy", "client MACs", "mean")
+_NOTES = {  # what headings and cells mean, by what a table holds where it is said
+    "global": "global: the whole model",
+    "worst": "worst, mean: over sub-models",
+    "local": "local: clients on data like their own",
+    "best": "best: at the best round, which is only known afterwards; all others: after the last round",
+    "perplexity": "perplexity: lower is better",
+    "±": "±: standard deviation over seeds",
+    "": "bold: the best finished experiment on the same data and partition",
+}
+
+
 def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], list[list[Text]]]:
-    """Return headers with their alignment, and lines of rich texts, for `nestling.cli.screen.print_table`.
+    """Return headings with their alignment, and lines of rich texts, for `nestling.cli.screen.print_table`.
 
     >>> from nestling.report.read import Evaluation, Run
     >>> end = Evaluation(2, {"global_accuracy": 0.5}, {})
     >>> run = Run(".", "", {}, "one", "fedavg", "cnn", "digits", "", 0, 2, 2, True, (), end, end, 1, 1, None, 3.0, "")
-    >>> headers, lines = terminal(compare([run]))
-    >>> list(headers)[:4], [text.plain for text in lines[0]][:4]
-    (['experiment', 'seeds', 'rounds', 'final global'], ['one', '1', '2', '50.0 %'])
+    >>> headings, lines = terminal(compare([run]))
+    >>> list(headings)[:4], [text.plain for text in lines[0]][:4]
+    (['experiment', 'seeds', 'rounds', 'global accuracy'], ['one', '1', '2', '50.0 %'])
     """
     from rich.text import Text  # noqa: PLC0415
 
-    shown = columns(rows)
+    shown, metric = columns(rows), _metric(rows)
     lines = [
         [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in shown]
         for place in range(len(rows))
     ]
-    return {column.title: column.side for column in shown}, lines
+    headings = [_HEADINGS.get(column.title, column.title.removeprefix("final ")) for column in shown]
+    return {
+        heading.replace("{metric}", metric): column.side for heading, column in zip(headings, shown, strict=True)
+    }, lines
+
+
+def least(headings: Iterable[str]) -> list[str]:
+    """Return the headings that a narrow terminal leaves out, in that order.
+
+    >>> least(["experiment", "global accuracy", "best accuracy", "time"])
+    ['time', 'best accuracy']
+    """
+    known = list(headings)
+    return [heading for start in _LEAST for heading in known if heading.startswith(start)]
+
+
+def note(headings: Iterable[str], lines: Sequence[Sequence[Text]]) -> str:
+    """Return what the headings and cells of a table mean, as far as they occur in it.
+
+    >>> note(["experiment", "perplexity"], [])
+    'perplexity: lower is better; bold: the best finished experiment on the same data and partition'
+    """
+    held = " ".join([*headings, *(cell.plain for line in lines for cell in line[1:])])
+    return "; ".join(text for word, text in _NOTES.items() if word in held)
+
+
+def _metric(rows: Sequence[Row]) -> str:
+    """Return the metric that all experiments are judged by, or "sub-model" if they are judged by different ones."""
+    leads = {name.removeprefix("global_") for row in rows if (name := leading(row["final"], metrics_of(row)))}
+    return title(leads.pop()) if len(leads) == 1 else "sub-model"

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -191,7 +192,7 @@ def test_the_unexpected_is_exit_code_1_and_a_traceback_only_on_demand(run, monke
     def broken():
         raise RuntimeError("out of\nwood [red]")
 
-    monkeypatch.setitem(KINDS, "models", broken)
+    monkeypatch.setitem(KINDS, "models", replace(KINDS["models"], rows=broken))
     code, out, err = run("list", "models")
     assert (code, out) == (1, "")
     assert "unexpected RuntimeError: out of wood [red]" in one_sentence(err)
@@ -411,16 +412,13 @@ def test_models_are_made_without_memory_where_shapes_suffice():
     assert target.args[0].device.type == "cpu"
 
 
-def test_tables_fold_long_names_and_keep_numbers_whole(monkeypatch, capsys):
+def test_tables_keep_long_names_and_numbers_whole(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "dumb")
     name = "encoder." * 20 + "[end]"
     screen.print_table({"axis": "left", "units": "right"}, [[name, "1,234,567"]])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "".join(line.split()[0] for line in lines[2:]) == name
-    assert lines[2].split()[1] == "1,234,567"
+    assert capsys.readouterr().out.splitlines() == [name, "    units 1,234,567"]
 
 
 @pytest.mark.parametrize(
@@ -438,3 +436,23 @@ def test_tables_fold_long_names_and_keep_numbers_whole(monkeypatch, capsys):
 def test_amounts_have_three_digits_and_a_unit(count, decimal, binary):
     assert amount(count) == decimal
     assert amount(count, BYTES) == binary
+
+
+def test_methods_are_listed_with_what_they_do_and_explained_with_their_options(run):
+    code, out, _ = run("list", "methods")
+    assert code == 0
+    assert re.search(r"^fedavg +FedAvg: everybody trains the whole model\. *$", out, re.M)
+    code, out, _ = run("list", "methods", "fedprox")
+    assert "options.mu = 0.01   (a number)\n    μ, the weight of the proximal term (Eq. 2).\n" in out
+    (row,) = json.loads(run("list", "methods", "fedprox", "--json")[1])
+    assert (row["options"], row["described_options"][0]["default"]) == ("mu=0.01, masked=False", 0.01)
+
+
+@pytest.mark.parametrize("kind", ["datasets", "devices"])
+def test_every_list_begins_with_names_and_is_json_on_demand(run, kind):
+    code, out, err = run("list", kind, "e")
+    assert (code, err) == (0, "")
+    code, printed, _ = run("list", kind, "e", "--json")
+    rows = json.loads(printed)
+    assert all(row["name"] for row in rows)
+    assert [line.split()[0] for line in out.splitlines()[2:]] == [row["name"] for row in rows]

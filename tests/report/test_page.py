@@ -306,7 +306,7 @@ def test_the_command_prints_the_table_and_where_the_page_is(folder):
     assert done.exit_code == 0, done.output
     assert f"the page: {folder / 'report.html'}" in done.stdout
     assert "fedrolex-digits" in done.stdout
-    assert "final: after the last round" in done.stdout
+    assert "all others: after the last round" in done.stdout
     assert embedded((folder / "report.html").read_text(encoding="utf-8")) == content(find([folder]))
 
 

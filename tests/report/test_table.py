@@ -44,7 +44,7 @@ def test_one_seed_has_no_deviation():
 def test_best_is_apart_from_final():
     best = Evaluation(2, {"global_accuracy": 0.75}, {})
     headers, ((*_, best_cell, _, _, _),) = terminal(compare([run(best=best)]))
-    assert list(headers)[5] == "best global"
+    assert list(headers)[5] == "best accuracy"
     assert best_cell.plain == "75.0 %"
 
 

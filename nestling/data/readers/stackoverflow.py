@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from nestling.data.archive import pick
-from nestling.data.cache import cache_dir, read_checked
+from nestling.data.cache import read_checked
 from nestling.data.readers.user_store import Hdf5, LineSource, Sqlite, TextFiles
 from nestling.data.text.by_user import by_user
 from nestling.data.text.corpus import Text, TextOptions
 from nestling.errors import DataError, first_line
+from nestling.folders import cache_dir
 
 _H5 = ("stackoverflow_train.h5", "stackoverflow_test.h5", "stackoverflow_held_out.h5")
 LAYOUTS = (
