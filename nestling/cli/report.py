@@ -32,7 +32,9 @@ def report_command(
     ] = None,
     figures: Annotated[
         _Format | None,
-        typer.Option("--figures", help="Also write every figure, for papers, to figures/ beside the page."),
+        typer.Option(
+            "--figures", metavar="pdf|svg|png", help="Also write every figure, for papers, to figures/ beside the page."
+        ),
     ] = None,
     as_latex: Annotated[
         bool, typer.Option("--latex", help="Print the table as LaTeX, for the package booktabs.")

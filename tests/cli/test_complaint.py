@@ -224,7 +224,7 @@ def test_another_model_starts_from_its_own_defaults(place, nestling):
     assert "\nnorm = " not in (place / "run" / "config.toml").read_text()
     code, err = nestling("run", "own.toml", "model.name=mlp", "model.options.norm=gn", "--out", "other")
     assert code == 2
-    assert "model 'mlp' has no option 'norm': there are 'channels', 'classes', 'size', 'widths'" in err
+    assert "model 'mlp' has no option 'norm': there are 'channels', 'classes', 'rank', 'size', 'widths'" in err
 
 
 def test_another_method_starts_from_its_own_defaults(place, nestling):
