@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
-.PHONY: help demo test slow avx2 check coverage lint types imports golden bench clean
+.PHONY: help demo test slow avx2 check coverage lint types imports docs figures golden bench clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,11 +50,22 @@ imports: $(READY)
 	$(BIN)/lint-imports
 
 check: COVER := --cov --cov-report=
-check: lint types imports test coverage slow   ## lint, types, import contract, all tests, and which lines they reach
+check: lint types imports docs test coverage slow   ## lint, types, import contract, the site, all tests, and which lines they reach
 
 # The coverage of `make test`, without worker processes and programs that tests start.
 coverage: $(READY)
 	@$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
+
+# The site: links and anchors are checked, and that no page fetches anything from elsewhere.
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation as a site: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+figures: $(READY)   ## draw the figures of the documentation again
+	$(BIN)/python -m docs.draw_figures
 
 # The bytes that a refactoring must not change. NAMES selects runs of tests/golden/golden_runs.toml.
 golden: $(READY) ## do runs leave the same bytes as at an earlier revision? make golden BASE=REV
@@ -74,4 +85,4 @@ bench: $(READY) $(OTHERS)  ## speed and memory as ratios, side by side in one ru
 	$(BIN)/python -m bench $(PARTS) $(if $(AGAINST),--against $(AGAINST))
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,38 @@
+"""Draw the figures of the documentation: ``python -m docs.draw_figures`` in the repository.
+
+``--demo DIR`` first reads the figures of a comparison: ``nestling compare … --out DIR``, with the presets of `make demo`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from docs.drawings import owners, results, slices
+
+FIGURES = Path(__file__).with_name("figures")
+
+DRAWN: dict[str, Callable[[], str]] = {
+    "nested-accuracy": results.nested_accuracy,
+    "results": results.results,
+    "named-axes": slices.named_axes,
+    "picks": slices.picks,
+    "merge": slices.merge,
+    "owners": owners.owners,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Draw all figures."""
+    if arguments[:1] == ["--demo"]:
+        command = "nestling compare fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits --seeds 3"
+        demo = {"command": command, "methods": results.read_demo(Path(arguments[1]))}
+        results.DEMO.write_text(json.dumps(demo, indent=1) + "\n", encoding="utf-8")
+    for name, draw in DRAWN.items():
+        (FIGURES / f"{name}.svg").write_text(draw(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

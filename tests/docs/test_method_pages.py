@@ -1,0 +1,33 @@
+"""The pages of methods: complete, and true to the code."""
+
+import pytest
+
+from docs.hooks import api_pages, method_pages
+from nestling.methods.registry import METHODS, options
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_page(name):
+    page = method_pages.method_page(name)
+    assert page.startswith("# ")
+    for option in options(name):
+        assert f"`{option.split('=')[0]}`" in page
+    for step in method_pages.steps(name):
+        assert method_pages.code_of(step["code"]) in page
+
+
+def test_the_papers_algorithms_are_shown():
+    for name in ("heterofl", "fedrolex", "fjord", "depthfl", "nefl", "fedmorph", "feddf", "ds-fl", "fed-et"):
+        assert len(method_pages.steps(name)) >= 3, name
+
+
+def test_code_that_is_gone_is_noticed():
+    with pytest.raises(StopIteration):
+        method_pages.code_of("nestling/methods/fedrolex.py:RollingPlan.gone")
+
+
+def test_the_reference_has_every_public_name():
+    pages = api_pages.api_pages()
+    assert pages["api/index.md"].count("| [`nestling.") == len(__import__("nestling").__all__)
+    assert "::: nestling.axes.trace.trace" in pages["api/axes.md"]
+    assert "::: nestling.methods.part.Part\n" in pages["api/methods.md"]
