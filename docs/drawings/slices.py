@@ -113,7 +113,7 @@ def merge() -> str:
         for client, ratio in enumerate(_RATIOS.values()):
             options = {"rolling": {"round": 5}, "random": {"seed": client}}.get(pick, {})
             plan = nestling.plan(axes, ratio, pick, **options)
-            tally.add(nestling.extract(net.state_dict(), axes, plan), plan, weight=1.0)
+            tally.add(nestling.extract(axes, plan, net.state_dict()), plan, weight=1.0)
         held = tally.weights("2.weight").int()
         left, top = 60 + 285 * number, 50
         picture.text(left, 34, title, bold=True)

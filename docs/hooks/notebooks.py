@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,15 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
     >>> run({"cells": [cell]})["cells"][0]["outputs"][0]["text"]
     ['3\\n']
     """
-    names: dict[str, Any] = {"__name__": "__main__"}
-    cells = [cell | {"outputs": _outputs(cell, names)} if cell["cell_type"] == "code" else cell for cell in notebook["cells"]]
+    module = types.ModuleType("notebook")  # functions of a notebook are found by name, as those of a script
+    sys.modules[module.__name__] = module
+    try:
+        cells = [
+            cell | {"outputs": _outputs(cell, vars(module))} if cell["cell_type"] == "code" else cell
+            for cell in notebook["cells"]
+        ]
+    finally:
+        del sys.modules[module.__name__]
     return notebook | {"cells": cells}
 
 
