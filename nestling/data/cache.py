@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestling.errors import DataError, NestlingError, first_line
+from nestling.folders import cache_dir
 
 Arrays = Mapping[str, NDArray[Any]]  # inputs, targets, test_inputs, test_targets, optionally users and test_users
 Reader = Callable[[tuple[Path, ...]], Arrays]
@@ -25,17 +25,6 @@ Layout = tuple[str, ...]  # the files or folders that together make up a dataset
 T = TypeVar("T")
 
 _VERSION = 1  # increase it when a reader returns different arrays than before
-
-
-def cache_dir() -> Path:
-    """Return the cache folder: ``NESTLING_CACHE``, or the system's usual place for caches."""
-    if folder := os.environ.get("NESTLING_CACHE"):
-        return Path(folder).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "nestling" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "nestling"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nestling"
 
 
 def download_dir() -> Path:

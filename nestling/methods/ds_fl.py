@@ -198,10 +198,12 @@ def ds_fl(
     ----------
     samples
         The public samples that a round draws; 0 for all.
-    epochs, batch
-        Passes over the labels of a round, and the samples in a step.
+    epochs
+        Passes over the labels of a round.
+    batch
+        Samples in a step on these labels.
     temperature
-        That of the entropy reduction: the lower, the sharper.
+        The temperature of the entropy reduction: the lower, the sharper.
     aggregation
         ``"entropy-reduction"``, or ``"mean"`` for plain averaging (the paper's ablation).
 

@@ -31,6 +31,15 @@ class RandomPlan(PlanPart):
 def fed_dropout(scaler: bool = True, masked: bool = True) -> Method:
     """Return Federated Dropout.
 
+    Parameters
+    ----------
+    scaler
+        Whether hidden layers divide their outputs by the ratio in training (HeteroFL, §3.3).
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> fed_dropout().plan
     RandomPlan()
     """

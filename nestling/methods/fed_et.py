@@ -182,8 +182,12 @@ def fed_et(
     ----------
     diversity
         λ, the weight of the teachers that disagree with the consensus; 0 for none.
-    steps, lr, batch
-        The steps of SGD that the server takes after a round, their learning rate, and the samples in each.
+    steps
+        Steps of SGD that the server takes after a round.
+    lr
+        The learning rate of these steps.
+    batch
+        Samples in each of these steps.
     samples
         The public samples that a round draws; 0 for all.
     layers

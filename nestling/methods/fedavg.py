@@ -17,6 +17,13 @@ from nestling.methods.parts.static_norms import StaticNorms
 def fedavg(masked: bool = False) -> Method:
     """Return FedAvg: slices are whole models, weighted by samples (Algorithm 1).
 
+    Parameters
+    ----------
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> fedavg().weighting
     'samples'
     """

@@ -189,14 +189,18 @@ def feddf(
 
     Parameters
     ----------
-    lr, batch, steps
-        The distillation: Adam's learning rate, samples in a step, and the most steps after a round.
+    lr
+        Adam's learning rate in the distillation.
+    batch
+        Samples in a step of the distillation.
+    steps
+        The most steps of the distillation after a round.
     patience
         Steps without a lower loss on held-out public samples after which a distillation ends; 0 for all steps.
     samples
         The public samples that a round draws; 0 for all.
     held_out
-        The share of these that is held out, if there is a patience.
+        The share of the drawn public samples that is held out, if there is a patience.
 
     Examples
     --------

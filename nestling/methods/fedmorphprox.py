@@ -14,8 +14,17 @@ from nestling.methods.parts.proximal import Proximal
 
 
 def fedmorphprox(*, mu: float = 0.01, **options: Any) -> Method:
-    """Return FedMorphProx; options beside μ are FedMorph's.
+    """Return FedMorphProx; its other options are FedMorph's.
 
+    Parameters
+    ----------
+    mu
+        μ, the weight of the proximal term.
+    **options
+        Options of FedMorph.
+
+    Examples
+    --------
     >>> fedmorphprox(ratio=0.1).proximal
     0.01
     """

@@ -15,8 +15,17 @@ from nestling.methods.parts.proximal import Proximal
 
 
 def fedprox(mu: float = 1e-2, masked: bool = False) -> Method:
-    """Return FedProx with the proximal weight μ (Eq. 2).
+    """Return FedProx.
 
+    Parameters
+    ----------
+    mu
+        μ, the weight of the proximal term (Eq. 2).
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> fedprox(mu=0.1).proximal
     0.1
     """

@@ -51,8 +51,17 @@ class PrunedPlan(PlanPart):
 
 
 def fedpruned(ratio: float = 0.6, masked: bool = False) -> Method:
-    """Return FedPruned: of every axis the share `ratio` is kept (in the paper 0.25, 0.35 and 0.6).
+    """Return FedPruned.
 
+    Parameters
+    ----------
+    ratio
+        The share of every axis that is kept; in the paper 0.25, 0.35 and 0.6.
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> fedpruned(ratio=0.25).weighting
     'samples'
     """

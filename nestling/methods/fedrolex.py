@@ -43,8 +43,21 @@ class RollingPlan(PlanPart):
 
 
 def fedrolex(step: int = 1, weighting: Weighting = "none", scaler: bool = True, masked: bool = True) -> Method:
-    """Return FedRolex: the window moves `step` units a round; step 0 is HeteroFL.
+    """Return FedRolex.
 
+    Parameters
+    ----------
+    step
+        The units by which the window moves in a round; with 0, this is HeteroFL.
+    weighting
+        How much a client counts in the merge: all the same, by its samples, or by its width.
+    scaler
+        Whether hidden layers divide their outputs by the ratio in training (HeteroFL, §3.3).
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> fedrolex(step=2).plan
     RollingPlan(step=2)
     """

@@ -28,8 +28,17 @@ from nestling.methods.parts.static_norms import StaticNorms
 
 
 def heterofl(scaler: bool = True, masked: bool = True) -> Method:
-    """Return HeteroFL, with its Scaler (§3.3) and its masked loss (§4).
+    """Return HeteroFL.
 
+    Parameters
+    ----------
+    scaler
+        Whether hidden layers divide their outputs by the ratio in training (§3.3).
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (§4).
+
+    Examples
+    --------
     >>> heterofl(scaler=False).parts
     (StaticNorms(), MaskedLoss())
     """

@@ -51,8 +51,17 @@ def all_but_the_last(axes: AxisMap, layers: int) -> frozenset[str]:
 
 
 def lg_fedavg(layers: int = 2, masked: bool = False) -> Method:
-    """Return LG-FedAvg, which shares the last `layers` layers.
+    """Return LG-FedAvg.
 
+    Parameters
+    ----------
+    layers
+        The last layers, which are shared; all others stay with the clients.
+    masked
+        Whether the loss is over a client's own classes, whose rows alone are merged (HeteroFL, §4).
+
+    Examples
+    --------
     >>> lg_fedavg().name
     'lg-fedavg'
     """

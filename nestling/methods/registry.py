@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from nestling.docstrings import entries
 from nestling.errors import MethodError, nearest
 from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
@@ -29,6 +30,7 @@ from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
 from nestling.methods.parts.proximal import Proximal
 from nestling.methods.standalone import standalone
+from nestling.settings.reference import accepted
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
@@ -142,6 +144,27 @@ def options(name: str) -> list[str]:
     ['mu=0.01', 'masked=False']
     """
     return [f"{option.name}={option.default!r}" for option in _options(METHODS[name]).values()]
+
+
+def described_options(name: str) -> list[dict[str, Any]]:
+    """Return a row for every option of a method, as JSON-compatible values: name, default, accepted values, meaning.
+
+    >>> described_options("fedprox")[0]["meaning"]
+    'μ, the weight of the proximal term (Eq. 2).'
+    """
+    factory = METHODS[name]
+    base = _BASES.get(factory, factory)
+    hints = get_type_hints(base) | get_type_hints(factory)
+    meanings = entries(base.__doc__, "Parameters") | entries(factory.__doc__, "Parameters")
+    return [
+        {
+            "name": option.name,
+            "default": option.default,
+            "accepted": accepted(hints[option.name]),
+            "meaning": meanings.get(option.name, ""),
+        }
+        for option in _options(factory).values()
+    ]
 
 
 def has_option(name: str, option: str) -> bool:

@@ -22,6 +22,13 @@ def every_tensor(axes: AxisMap) -> frozenset[str]:
 def standalone(masked: bool = False) -> Method:
     """Return the method without federation.
 
+    Parameters
+    ----------
+    masked
+        Whether the loss is over a client's own classes alone (HeteroFL, §4).
+
+    Examples
+    --------
     >>> standalone().name
     'standalone'
     """

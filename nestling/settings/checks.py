@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from nestling.errors import ConfigError
 
@@ -18,6 +20,26 @@ _LARGEST_POWER = 300  # of ten: well within a number of 64 bits
 _SAMPLES_AT_ONCE = 10**7  # in a step: costs multiply this by the activations of a model, in 64 bits
 _NAME = 200  # bytes of a name: file systems take 255, and suffixes are added
 
+_Range = tuple[Callable[[Any], bool], str]
+_POSITIVE: _Range = (lambda value: value > 0, "above 0")
+_AT_LEAST_0: _Range = (lambda value: value >= 0, "0 or more")
+
+# What numbers settings take beside their types, as tests and in words; the reference of settings shows them, too.
+RANGES: dict[str, _Range] = {
+    **dict.fromkeys(("local.lr", "local.batch_size", "server.lr"), _POSITIVE),
+    **dict.fromkeys(
+        [
+            f"local.{name}"
+            for name in ("momentum", "weight_decay", "clip_norm", "lr_decay", "warmup_rounds", "proximal")
+        ],
+        _AT_LEAST_0,
+    ),
+    "server.beta1": (lambda value: 0 <= value < 1, "0 or more and below 1"),
+    "server.beta2": (lambda value: 0 <= value <= 1, "from 0 to 1"),
+    "server.tau": _AT_LEAST_0,
+}
+LIMITS = {"local.epochs": 10**6, "local.batch_size": _SAMPLES_AT_ONCE, "local.warmup_rounds": _MOST}
+
 
 def check_together(experiment: Experiment) -> None:
     """Raise where settings that are fine alone do not go together."""
@@ -26,30 +48,18 @@ def check_together(experiment: Experiment) -> None:
     if math.isnan(experiment.worker_timeout):
         raise ConfigError("the setting worker_timeout must be 0 or more seconds, not nan")
     _check_work(local)
-    for name in ("lr", "batch_size"):
-        if not getattr(local, name) > 0:
-            raise ConfigError(f"the setting local.{name} must be above 0, not {getattr(local, name)!r}")
-    for name in ("momentum", "weight_decay", "clip_norm", "lr_decay", "warmup_rounds", "proximal"):
-        if not getattr(local, name) >= 0:
-            raise ConfigError(f"the setting local.{name} must be 0 or more, not {getattr(local, name)!r}")
-    for name, most in (("epochs", 10**6), ("batch_size", _SAMPLES_AT_ONCE), ("warmup_rounds", _MOST)):
-        if getattr(local, name) > most:
-            raise ConfigError(f"the setting local.{name} must be at most {most:,}, not {getattr(local, name):,}")
+    for name, (fits, accepted) in RANGES.items():
+        if not fits(value := attrgetter(name)(experiment)):
+            raise ConfigError(f"the setting {name} must be {accepted}, not {value!r}")
+    for name, most in LIMITS.items():
+        if (value := attrgetter(name)(experiment)) > most:
+            raise ConfigError(f"the setting {name} must be at most {most:,}, not {value:,}")
     if any(milestone < 1 for milestone in local.milestones):
         raise ConfigError(f"the setting local.milestones names rounds, which count from 1, not {min(local.milestones)}")
     if len(local.milestones) * math.log10(max(local.lr_decay, 1.0)) + math.log10(local.lr) > _LARGEST_POWER:
         raise ConfigError(
             f"local.lr_decay={local.lr_decay!r} at {len(local.milestones)} milestones is more than a number holds"
         )
-    server = experiment.server
-    for name, fits, accepted in (
-        ("lr", server.lr > 0, "above 0"),
-        ("beta1", 0 <= server.beta1 < 1, "0 or more and below 1"),
-        ("beta2", 0 <= server.beta2 <= 1, "from 0 to 1"),
-        ("tau", server.tau >= 0, "0 or more"),
-    ):
-        if not fits:
-            raise ConfigError(f"the setting server.{name} must be {accepted}, not {getattr(server, name)!r}")
     group = experiment.group_clients
     if group < 1 if isinstance(group, int) else group not in ("auto", "off"):
         raise ConfigError(f'the setting group_clients is "auto", "off" or a number of clients from 1, not {group!r}')

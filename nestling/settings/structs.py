@@ -24,6 +24,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # what TOML and JSON promise to keep
 Rounds = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # folders of checkpoints have six digits
 Clients = Annotated[int, msgspec.Meta(ge=1, le=10**7)]  # the share of each is held in memory
+File = Annotated[str, msgspec.Meta(description="a file")]
 
 Precision = Literal["full", "mixed"]
 Format = Literal["dense", "topk", "8-bit", "1-bit", "topk-8bit", "topk-1bit"]
@@ -46,18 +47,26 @@ class _Settings(msgspec.Struct, metaclass=RefusesOldNames, frozen=True, forbid_u
 
 
 class Model(_Settings, frozen=True):
-    """The global model: one of `nestling.nets` by name, its options, and how much of its width the server keeps.
+    """The global model.
 
-    Classes, channels and image size follow from the data unless given among the options. A net by name is initialised
-    at the `width` in use; a model of the user's own, or with loaded weights, is sliced. `weights` is a file of
-    pre-trained weights to start from (safetensors or a PyTorch state dict).
+    Attributes
+    ----------
+    name
+        The model. Classes, channels and image size follow from the data unless given among the options.
+    options
+        Options of the model, such as ``model.options.norm=gn``.
+    width
+        The share of the model's width that the server keeps. A net by name is initialised at this width; a model of the
+        user's own, or with loaded weights, is sliced.
+    weights
+        A file of pre-trained weights to start from, as safetensors or a PyTorch state dict; empty for random weights.
     """
 
     table: ClassVar[str] = "model."
-    name: str = "cnn"
+    name: Annotated[str, msgspec.Meta(description="a name of 'nestling list models', or module:factory")] = "cnn"
     options: dict[str, Any] = {}
     width: Share = 1.0
-    weights: str = ""
+    weights: File = ""
 
 
 class Data(_Settings, frozen=True):
@@ -65,18 +74,24 @@ class Data(_Settings, frozen=True):
 
     Attributes
     ----------
-    name, dir
-        The data set, and the folder of its files (empty: the cache).
-    partition, classes_per_client, alpha
-        How samples are divided: ``iid``, by ``classes`` (so many per client), ``dirichlet`` (with this concentration),
-        by ``user``, or as ``heterofl-shards``: by classes in the way of HeteroFL's authors, which leaves samples unused
+    name
+        The data set.
+    partition
+        How samples are divided: ``iid``, by ``classes`` (so many per client), ``dirichlet`` (with a concentration), by
+        ``user``, or as ``heterofl-shards``: by classes in the way of HeteroFL's authors, which leaves samples unused
         (see `nestling.data.partition`).
+    classes_per_client
+        The number of classes that each client has, where samples are divided by classes.
+    alpha
+        The concentration of a ``dirichlet`` partition: the smaller, the more clients differ.
     min_samples
         The fewest samples that a client may have. With 0, clients may be empty, and rounds skip these.
+    augment
+        Random changes of training images: as is usual for the data set, none, or shifts and mirror images.
+    resize
+        The side in pixels to which images are resized; 0 leaves them as stored.
     max_samples
-        Training samples that are used (0: all).
-    augment, resize
-        Random changes of training images, and the side in pixels to which images are resized (0: as stored).
+        Training samples that are used; 0 for all.
     validation
         The share of the training set that is kept back to choose the best round on. A text has a validation part of its
         own, which is used where this is above 0.
@@ -85,16 +100,22 @@ class Data(_Settings, frozen=True):
         DS-FL, clients have them, too.
     public_from_test
         Whether the server gets the inputs of the test set instead, as FedMorph's authors do.
-    task, loss_positions
-        Of a text: to fill in masked words or to predict next ones (``default``: as in the papers), and the positions
-        that count in the loss of masked words.
-    vocabulary_size, sequence_length, max_sequences
-        Of a text: words in the vocabulary, words in a sequence (0: as in the papers), and the most sequences that a
-        client uses (0: all).
+    task
+        Of a text: to fill in masked words or to predict next ones; ``default`` as in the papers.
+    loss_positions
+        Of a text with masked words: the positions that count in the loss.
+    vocabulary_size
+        Of a text: words in the vocabulary; 0 as in the papers.
+    sequence_length
+        Of a text: words in a sequence; 0 as in the papers.
+    max_sequences
+        Of a text: the most sequences that a client uses; 0 for all.
+    dir
+        The folder of the data's files; empty for NESTLING_DATA and the cache.
     """
 
     table: ClassVar[str] = "data."
-    name: str = "digits"
+    name: Annotated[str, msgspec.Meta(description="a name of 'nestling list datasets', or module:factory")] = "digits"
     partition: Literal["iid", "classes", "dirichlet", "user", "heterofl-shards"] = "iid"
     classes_per_client: Maybe = 0
     alpha: Annotated[float, msgspec.Meta(gt=0, le=MOST_ALIKE)] = 0.5
@@ -110,24 +131,38 @@ class Data(_Settings, frozen=True):
     vocabulary_size: Annotated[int, msgspec.Meta(ge=0, le=10**7)] = 0
     sequence_length: Annotated[int, msgspec.Meta(ge=0, le=10**5)] = 0
     max_sequences: Maybe = 0
-    dir: str = ""
+    dir: Annotated[str, msgspec.Meta(description="a folder")] = ""
 
 
 class FleetSettings(_Settings, frozen=True):
     """The devices: how many, how many take part in a round, and which levels they can carry.
 
-    `levels` is a list such as ``a-b-c-d-e`` or, with shares, ``a1-e9`` or ``a:0.06,b:0.1,…``; or a file of clients'
-    levels, budgets or devices, such as ``fleet.toml`` (see `nestling.fleet.levels_file`). `assign` is ``fixed`` (a
-    level per client for good), ``dynamic`` (drawn each round) or ``tiers``. With `devices` (``phone-low:6,laptop:1``)
-    levels follow from the devices' memory instead, and rounds are timed; `deadline` seconds later clients are dropped.
+    Attributes
+    ----------
+    clients
+        Clients in all.
+    per_round
+        Clients that take part in a round.
+    levels
+        Which sub-models the clients can carry: levels in equal shares (``a-b-c-d-e``), with shares (``a1-e9``,
+        ``a:0.06,b:0.94``), as ratios (``0.2-0.6-1``), or a file of clients' levels, budgets or devices (see
+        `nestling.fleet.levels_file`).
+    assign
+        Whether a client's level is ``fixed`` for good, drawn in each round (``dynamic``), or drawn in each round from
+        the levels beside its own (``tiers``).
+    devices
+        Kinds of devices with their shares, such as ``phone-low:6,laptop:1``: levels follow from the devices' memory,
+        and rounds are timed. Empty for none.
+    deadline
+        Seconds of simulated time after which clients of a round are dropped; 0 for no deadline. It needs devices.
     """
 
     table: ClassVar[str] = "fleet."
     clients: Clients = 100
     per_round: Count = 10
-    levels: str = "a-b-c-d-e"
+    levels: Annotated[str, msgspec.Meta(description="levels, or a file (.toml, .json, .csv)")] = "a-b-c-d-e"
     assign: Literal["fixed", "dynamic", "tiers"] = "fixed"
-    devices: str = ""
+    devices: Annotated[str, msgspec.Meta(description="names of 'nestling list devices', with shares")] = ""
     deadline: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
@@ -137,20 +172,31 @@ class LocalTraining(_Settings, frozen=True):
     Attributes
     ----------
     optimizer
-        ``"sgd"`` or ``"adam"``; fresh in every round.
-    lr, momentum, weight_decay
-        As PyTorch's optimisers take them (momentum is SGD's).
+        The optimizer of clients; fresh in every round.
+    lr
+        The learning rate.
+    momentum
+        The momentum of SGD.
+    weight_decay
+        The weight decay, as PyTorch's optimizers take it.
     clip_norm
         The largest norm of the gradient; 0 leaves it as it is.
-    epochs, batch_size
-        Passes over the client's samples in one round, and samples in a step.
+    epochs
+        Passes over the client's samples in one round.
     steps
         Instead of `epochs`, which must be 0 then: the number of steps in one round, the same for every client (``20``),
-        or a part of an epoch below 1 (``0.5``), rounded up to whole steps.
+        or a part of an epoch below 1 (``0.5``), rounded up to whole steps. Setting one of the two sets the other to 0.
+    batch_size
+        Samples in a step.
     schedule
-        How the learning rate changes from round to round: ``"constant"``, ``"steps"`` (times `lr_decay` after every
-        round in `milestones`), or ``"cosine"`` (down towards zero, which the round after the last would have). In
-        the first `warmup_rounds` rounds it rises linearly.
+        How the learning rate changes from round to round: ``constant``, ``steps`` (times `lr_decay` after every round
+        in `milestones`), or ``cosine`` (down towards zero, which the round after the last would have).
+    milestones
+        The rounds after which ``steps`` multiplies the learning rate.
+    lr_decay
+        The factor by which ``steps`` multiplies the learning rate.
+    warmup_rounds
+        The first rounds, in which the learning rate rises linearly.
     proximal
         FedProx's μ, on top of any method's own: holds clients near the weights they received.
     """
@@ -162,7 +208,7 @@ class LocalTraining(_Settings, frozen=True):
     weight_decay: float = 5e-4
     clip_norm: float = 1.0
     epochs: int = 5
-    steps: int | float = 0
+    steps: Annotated[int | float, msgspec.Meta(description="a number of steps, or a part of an epoch such as 0.5")] = 0
     batch_size: int = 10
     schedule: Literal["constant", "steps", "cosine"] = "constant"
     milestones: tuple[int, ...] = ()
@@ -177,12 +223,19 @@ class ServerSettings(_Settings, frozen=True):
     Attributes
     ----------
     optimizer
-        ``"average"``, ``"fedavgm"``, ``"fedadam"`` or ``"fedyogi"``.
-    lr, beta1, beta2, tau
-        The adaptive methods' step size, β₁, β₂ and τ (Algorithm 2 of Reddi et al.).
+        ``average`` takes the merged weights; ``fedavgm``, ``fedadam`` and ``fedyogi`` take a step towards them
+        (Algorithm 2 of Reddi et al.).
+    lr
+        The step size of the adaptive methods.
+    beta1
+        β₁, the momentum of the adaptive methods.
+    beta2
+        β₂, the decay of their second moments.
+    tau
+        τ, their degree of adaptivity.
     weighting
-        How much a client counts in the merge: ``"none"`` all the same, by ``"samples"``, by ``"width"``, or as the
-        ``"method"`` says.
+        How much a client counts in the merge: ``none`` all the same, by ``samples``, by ``width``, or as the ``method``
+        says.
     """
 
     table: ClassVar[str] = "server."
@@ -195,28 +248,30 @@ class ServerSettings(_Settings, frozen=True):
 
 
 class Upload(_Settings, frozen=True):
-    """How a change is sent.
+    """How a client's change is sent.
 
     Attributes
     ----------
     format
-        - ``"dense"``: every value as it is.
-        - ``"topk"``: the values of largest magnitude as they are, and where they stand; all others are zero (Lin et
-          al., Deep Gradient Compression, 2017, §3).
-        - ``"8-bit"``: every value as one of 255 even steps between minus and plus the tensor's largest magnitude;
-          zero stays zero.
-        - ``"1-bit"``: every value as its sign, times the tensor's mean magnitude (Seide et al., 1-Bit Stochastic
-          Gradient Descent, 2014; scaled as in Karimireddy et al., Error Feedback Fixes SignSGD, 2019). Zero is sent
-          as a positive value.
-        - ``"topk-8bit"``, ``"topk-1bit"``: both; the second is Sattler et al.'s sparse ternary compression (2019).
+        How the change is written:
+
+        - ``dense``: every value as it is.
+        - ``topk``: the values of largest magnitude as they are, and where they stand; all others are zero (Lin et al.,
+          Deep Gradient Compression, 2017, §3).
+        - ``8-bit``: every value as one of 255 even steps between minus and plus the tensor's largest magnitude; zero
+          stays zero.
+        - ``1-bit``: every value as its sign, times the tensor's mean magnitude (Seide et al., 1-Bit Stochastic Gradient
+          Descent, 2014; scaled as in Karimireddy et al., Error Feedback Fixes SignSGD, 2019). Zero is sent as a
+          positive value.
+        - ``topk-8bit``, ``topk-1bit``: both; the second is Sattler et al.'s sparse ternary compression (2019).
     fraction
         Of all floating-point values, how many ``topk`` keeps: rounded up. Zeros among them need not be sent.
     scope
-        Whether ``topk`` looks for the largest in all tensors together (``"global"``) or in each one (``"tensor"``).
+        Whether ``topk`` looks for the largest in all tensors together (``global``) or in each one (``tensor``).
     rounding
-        To the ``"nearest"`` step of ``8-bit``, or ``"stochastic"``: up or down at random such that the mean is right.
+        To the ``nearest`` step of ``8-bit``, or ``stochastic``: up or down at random such that the mean is right.
     feedback
-        Whether what was not sent is remembered and added to the next change (see `compress`).
+        Whether what was not sent is remembered and added to the next change (see `nestling.upload.compress`).
     """
 
     table: ClassVar[str] = "upload."
@@ -245,15 +300,15 @@ class Evaluate(_Settings, frozen=True):
     every
         Rounds between evaluations; the last round is always evaluated.
     batch
-        Samples tested at a time.
+        Samples that are tested at a time.
     samples
-        Test samples used (0: all).
+        Test samples that are used; 0 for all.
     submodels
         Whether every level is tested, not the whole model alone.
     norm_clients
-        Clients asked for statistics of the norms (0: all of them).
+        Clients asked for the statistics of norms; 0 for all.
     norm_batch
-        Samples in a batch of those (0: as in training).
+        Samples in a batch of these statistics; 0 as in training.
     local
         What local accuracy is measured on: clients' shares of the test set, predicted among the classes that the
         client holds (``masked``) or among all of them (``unmasked``, as in HeteroFL's rows without masked loss), or
@@ -275,35 +330,63 @@ class Experiment(_Settings, frozen=True):
 
     Attributes
     ----------
+    name
+        The name of the experiment in tables and of its folder; empty for METHOD-DATA.
+    method
+        Who trains which slice of the model.
     parts
         Parts to add to the method, in this order, such as ``fedprox:0.01,feddyn:0.1`` (see
         `nestling.methods.registry.PARTS`).
+    options
+        Options of the method, such as ``options.step=2``; 'nestling list methods NAME' explains them.
+    rounds
+        Rounds of training.
+    seed
+        The seed of all random numbers: the same experiment gives the same figures.
     workers
         Processes that train clients side by side; the figures do not depend on it.
     worker_timeout
         Seconds after which a worker that is still at a job is replaced, and its job done again. 0 is automatic: twenty
         times as long as the longest such job so far, and at least two minutes. The figures do not depend on it.
-    engine, address
-        Where they run: ``local`` or ``ray``; `address` is that of a Ray cluster to join, such as ``auto``.
+    engine
+        Where workers run: on this machine (``local``), or on a cluster (``ray``). The figures do not depend on it.
+    address
+        The address of a Ray cluster to join, such as ``auto`` or ``10.0.0.5:6379``; if empty, one is started here.
     device
-        Where models compute: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+        Where models compute.
     precision
         ``full``, or ``mixed`` for training on GPUs.
-    select_rows
-        Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
-        fewer bytes, and the same result, as the masked loss uses no others.
+    group_clients
+        How many small clients of one shape train together, as one grouped network: ``auto`` as many as pays by
+        measurement, ``off`` none, or at most so many. It changes the last bits of figures.
     threads
         Threads that PyTorch uses in each worker for one operation. Another number than 1 may change the last bits of
         figures, and pays for large models and few workers alone.
     accelerate
-        ``"auto"``, or ``"off"`` for plain PyTorch: no channels-last memory, no convolutions as products, `torch.optim`
+        ``auto``, or ``off`` for plain PyTorch: no channels-last memory, no convolutions as products, `torch.optim`
         and `torch.nn.functional.cross_entropy` as they are, no groups, no batches that are joined for the statistics
         of norms, no samples made ready at once. It is slower, and changes the last bits of figures: for comparison,
         and where a kernel is under suspicion. Kernels that are known to corrupt memory or to answer wrongly stay
         replaced (`nestling.safe_kernels`).
-    group_clients
-        How many small clients of one shape train together, as one grouped network: ``"auto"`` as many as pays by
-        measurement, ``"off"`` none, or at most so many. It changes the last bits of figures.
+    checkpoint_every
+        Rounds between checkpoints. The figures do not depend on it.
+    select_rows
+        Whether clients receive and return only the rows of the classes, or words, that they hold (Federated Select):
+        fewer bytes, and the same result, as the masked loss uses no others.
+    model
+        The global model.
+    data
+        The data set, and how it is divided among clients.
+    fleet
+        The devices.
+    local
+        How a client trains.
+    server
+        How the server turns merged weights into new ones.
+    upload
+        How a client's change is sent.
+    evaluate
+        When and how models are tested.
 
     Examples
     --------
@@ -312,19 +395,21 @@ class Experiment(_Settings, frozen=True):
     True
     """
 
-    name: str = ""
-    method: str = "heterofl"
-    parts: str = ""
+    name: Annotated[str, msgspec.Meta(description="the name of a folder")] = ""
+    method: Annotated[str, msgspec.Meta(description="a name of 'nestling list methods', or module:factory")] = (
+        "heterofl"
+    )
+    parts: Annotated[str, msgspec.Meta(description="fedprox, feddyn or fjord, each with a value or without")] = ""
     options: dict[str, Any] = {}
     rounds: Rounds = 10
     seed: Seed = 0
     workers: Count = 1
     worker_timeout: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     engine: Literal["local", "ray"] = "local"
-    address: str = ""
-    device: str = "cpu"
+    address: Annotated[str, msgspec.Meta(description="auto, or host:port")] = ""
+    device: Annotated[str, msgspec.Meta(description="cpu, cuda, cuda:0, cuda:1, … or mps")] = "cpu"
     precision: Precision = "full"
-    group_clients: str | int = "auto"
+    group_clients: Annotated[str | int, msgspec.Meta(description="auto, off, or a number of clients from 1")] = "auto"
     threads: Count = 1
     accelerate: Literal["auto", "off"] = "auto"
     checkpoint_every: Count = 10

@@ -9,7 +9,7 @@ import pytest
 from nestling.errors import MethodError, NestlingError
 from nestling.methods import METHODS, make, names
 from nestling.methods.parts.scaler import Scaler
-from nestling.methods.registry import about, options
+from nestling.methods.registry import about, described_options, options
 from tests.harness import plan_of, setup_of, submodel_plan_of
 from tests.methods.method_cases import net_of
 
@@ -163,3 +163,12 @@ def test_methods_that_differ_are_not_equal():
     bare = replace(hetero, parts=[part for part in hetero.parts if not isinstance(part, Scaler)])
     methods = [*(make(name, given) for name, given in CHOICES), bare]
     assert all(one != two for k, one in enumerate(methods) for two in methods[:k])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_has_a_meaning(name):
+    described = described_options(name)
+    assert [f"{option['name']}={option['default']!r}" for option in described] == options(name)
+    for option in described:
+        assert option["meaning"].endswith("."), option
+        assert option["accepted"], option

@@ -181,18 +181,31 @@ def fedmorph(
         The share of units that the first small network keeps: about its square of the parameters.
     every
         Rounds between morphs; 0 for none, so that the first small network is kept.
-    penalty, constraint
-        λ of Eq. 5, and the size that it penalises: parameters, or multiply-accumulates.
+    penalty
+        λ of Eq. 5, the weight of the size.
+    constraint
+        The size that λ penalises: parameters, or multiply-accumulates.
     budget
         The share of the parameters (or multiply-accumulates) to reach by tuning λ; 0 for a fixed λ.
-    gradient, temperature, noise
-        The gradient, τ and noise of the masks (Eq. 6).
-    epochs, batch, distil_lr, mask_lr
-        The distillation: epochs, batch size, its learning rate as a share of the local one, and the masks' as a
-        multiple of its own.
+    gradient
+        The gradient of the masks: Eq. 6 itself, or a straight-through estimator of it.
+    temperature
+        τ of the masks (Eq. 6).
+    noise
+        Whether the masks are noisy in the distillation (Eq. 6).
+    epochs
+        Passes of the distillation over the public samples.
+    batch
+        Samples in a step of the distillation.
+    distil_lr
+        The learning rate of the distillation, as a share of the clients'.
+    mask_lr
+        The learning rate of the masks, as a multiple of that of the distillation.
     literal_start
         Whether masks start around `ratio` itself, as the text says.
 
+    Examples
+    --------
     >>> fedmorph(ratio=0.1).plan.ratio
     0.1
     """
