@@ -1,6 +1,6 @@
 """Draw the figures of the documentation: ``python -m docs.draw_figures`` in the repository.
 
-``--demo DIR`` first reads the figures of a comparison: ``nestling compare … --out DIR``, with the presets of `make demo`.
+``--demo DIR`` first reads the results of a comparison of the presets of `make demo`, made with the command below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from pathlib import Path
 
 from docs.drawings import owners, results, slices
 
+COMMAND = (
+    "nestling compare fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits "
+    "fed-dropout-digits --seeds 3 --out DIR"
+)
 FIGURES = Path(__file__).with_name("figures")
 
 DRAWN: dict[str, Callable[[], str]] = {
@@ -27,8 +31,7 @@ DRAWN: dict[str, Callable[[], str]] = {
 def main(arguments: list[str]) -> None:
     """Draw all figures."""
     if arguments[:1] == ["--demo"]:
-        command = "nestling compare fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits --seeds 3"
-        demo = {"command": command, "methods": results.read_demo(Path(arguments[1]))}
+        demo = {"command": COMMAND, "methods": results.read_demo(Path(arguments[1]))}
         results.DEMO.write_text(json.dumps(demo, indent=1) + "\n", encoding="utf-8")
     for name, draw in DRAWN.items():
         (FIGURES / f"{name}.svg").write_text(draw(), encoding="utf-8")

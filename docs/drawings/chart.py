@@ -39,8 +39,7 @@ class Chart:
     def draw(
         self,
         picture: Picture,
-        x_title: str,
-        y_title: str,
+        titles: tuple[str, str],
         xs: Sequence[float],
         ys: Sequence[float],
         number: Callable[[float], str] = "{:g}".format,
@@ -53,5 +52,5 @@ class Chart:
         for value in xs:
             picture.line([(self.x(value), bottom), (self.x(value), bottom + 4)])
             picture.text(self.x(value), bottom + 18, number(value), anchor="middle", style="soft", size=12)
-        picture.text(self.left + self.width / 2, bottom + 38, x_title, anchor="middle", style="soft")
-        picture.turned(self.left - 38, self.top + self.height / 2, y_title)
+        picture.text(self.left + self.width / 2, bottom + 38, titles[0], anchor="middle", style="soft")
+        picture.turned(self.left - 38, self.top + self.height / 2, titles[1])

@@ -15,8 +15,22 @@ from nestling.amounts import amount
 DOCS = Path(__file__).parents[1]
 DEMO = DOCS / "figures" / "demo.json"
 
-_NAMES = {"heterofl-digits": "HeteroFL", "fjord-digits": "FjORD", "fedrolex-digits": "FedRolex", "fed-dropout-digits": "Federated Dropout"}
-_LARGE, _SMALL = "fedavg-large-digits", "fedavg-small-digits"
+_COLOURS = {
+    "FedAvg, smallest (e)": GREY,
+    "FedAvg, largest (a)": COLOURS[4],
+    "HeteroFL": COLOURS[0],
+    "FjORD": COLOURS[1],
+    "FedRolex": COLOURS[2],
+    "Federated Dropout": COLOURS[3],
+}
+_DEMO = {
+    "heterofl-digits": "HeteroFL",
+    "fjord-digits": "FjORD",
+    "fedrolex-digits": "FedRolex",
+    "fed-dropout-digits": "Federated Dropout",
+    "fedavg-large-digits": "FedAvg, largest (a)",
+    "fedavg-small-digits": "FedAvg, smallest (e)",
+}
 
 
 def read_demo(folder: Path) -> dict[str, Any]:
@@ -26,7 +40,9 @@ def read_demo(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_text(encoding="utf-8"))
         sizes = methods.setdefault(path.parts[-3], {"sent": summary["bytes_down"] + summary["bytes_up"], "levels": {}})
         for level, figures in summary["final"]["submodels"].items():
-            entry = sizes["levels"].setdefault(level, {"parameters": summary["levels"][level]["parameters"], "accuracy": []})
+            entry = sizes["levels"].setdefault(
+                level, {"parameters": summary["levels"][level]["parameters"], "accuracy": []}
+            )
             entry["accuracy"].append(round(100 * figures["accuracy"], 2))
     return methods
 
@@ -36,25 +52,31 @@ def nested_accuracy() -> str:
     demo = json.loads(DEMO.read_text(encoding="utf-8"))["methods"]
     picture = Picture(900, 380, "Nested sub-models, and their accuracy against their size")
     _nested(picture, demo["heterofl-digits"]["levels"])
-    chart = Chart(430, 60, 320, 250, (350, 130_000), (0, 100), log=True)
-    picture.text(430, 34, "every size of one model, after 12 rounds on the digits", bold=True)
-    chart.draw(picture, "parameters of the sub-model", "test accuracy, %", (1e3, 1e4, 1e5), (0, 20, 40, 60, 80, 100), amount)
-    for number, (preset, name) in enumerate(_NAMES.items()):
-        points = [(level["parameters"], _mean(level)) for level in demo[preset]["levels"].values()]
-        places = [(chart.x(x), chart.y(y)) for x, y in points]
-        picture.line(places, COLOURS[number], 2.5)
-        for x, y in places:
-            picture.circle(x, y, 4.5, COLOURS[number])
-        picture.line([(770, 120 + 24 * number), (792, 120 + 24 * number)], COLOURS[number], 2.5)
-        picture.text(799, 124 + 24 * number, name if len(name) < 12 else "Fed. Dropout")
-    picture.text(770, 96, "mixed fleet", style="soft")
-    picture.text(770, 240, "one size for all", style="soft")
-    for number, (preset, name) in enumerate(((_LARGE, "FedAvg, largest"), (_SMALL, "FedAvg, smallest"))):
-        (level,) = demo[preset]["levels"].values()
-        picture.rect(chart.x(level["parameters"]) - 5, chart.y(_mean(level)) - 5, 10, 10, (COLOURS[4], GREY)[number])
-        picture.rect(776, 257 + 24 * number, 10, 10, (COLOURS[4], GREY)[number])
-        picture.text(799, 266 + 24 * number, name.removeprefix("FedAvg, "))
+    chart = Chart(462, 60, 262, 250, (350, 130_000), (0, 100), log=True)
+    picture.text(430, 34, "the accuracy of every size, after 12 rounds on the digits", bold=True)
+    chart.draw(
+        picture,
+        ("parameters of the sub-model", "test accuracy, %"),
+        (1e3, 1e4, 1e5),
+        (0, 20, 40, 60, 80, 100),
+        _thousands,
+    )
+    for number, (preset, name) in enumerate(_DEMO.items()):
+        colour, y = _COLOURS[name], 96 + 24 * number
+        levels = demo[preset]["levels"].values()
+        places = [(chart.x(level["parameters"]), chart.y(statistics.mean(level["accuracy"]))) for level in levels]
+        picture.line(places, colour, 2.5)
+        for place in places:
+            picture.circle(*place, 4.5, colour)
+        picture.circle(748, y - 4, 5, colour)
+        picture.text(759, y, name)
+    picture.text(740, 262, "FedAvg: everybody trains", style="soft", size=12)
+    picture.text(740, 278, "a model of this size", style="soft", size=12)
     return picture.svg()
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1000:g} k"
 
 
 def _nested(picture: Picture, levels: dict[str, Any]) -> None:
@@ -69,36 +91,26 @@ def _nested(picture: Picture, levels: dict[str, Any]) -> None:
     picture.text(left, bottom + 24, "each device trains and runs the square that it can carry", style="soft")
 
 
-def _mean(level: dict[str, Any]) -> float:
-    return statistics.mean(level["accuracy"])
-
-
 def results() -> str:
     """Return a picture of the IID tables of docs/results.md: the accuracy of the global model against bytes sent."""
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    picture = Picture(900, 350, "Accuracy of the global model against bytes sent")
+    picture = Picture(900, 385, "Accuracy of the global model against bytes sent")
     for number, (title, ys) in enumerate((("MNIST, IID", (80, 85, 90, 95, 100)), ("CIFAR-10, IID", (20, 30, 40, 50)))):
         rows = _rows(text, title)
         left = 70 + 440 * number
-        chart = Chart(left, 60, 300, 220, (0.3, 900), (ys[0], ys[-1]), log=True)
+        chart = Chart(left, 60, 350, 220, (0.3, 900), (ys[0], ys[-1]), log=True)
         picture.text(left, 34, title, bold=True)
-        chart.draw(picture, "MiB sent, both ways, in 30 rounds", "accuracy, %", (1, 10, 100), ys)
+        chart.draw(picture, ("MiB sent, both ways, in 30 rounds", "accuracy, %"), (1, 10, 100), ys)
         for place, (name, mean, deviation, sent) in enumerate(rows):
-            colour = [GREY, COLOURS[4], *COLOURS[:4]][place]
+            colour = _COLOURS[name]
             x = chart.x(sent) + (3 * (place - 3.5) if place > 1 else 0)  # four methods send equally much
             picture.line([(x, chart.y(mean - deviation)), (x, chart.y(mean + deviation))], colour, 2)
             picture.circle(x, chart.y(mean), 5, colour)
-            if not number:
-                picture.circle(70 + 270 * (place % 3), 328 + 0 * place, 0, colour)
-    _legend(picture, [row[0] for row in _rows(text, "MNIST, IID")])
+    for place, (name, colour) in enumerate(_COLOURS.items()):
+        x, y = 75 + 200 * (place // 2), 346 + 22 * (place % 2)
+        picture.circle(x, y - 4, 5, colour)
+        picture.text(x + 12, y, name)
     return picture.svg()
-
-
-def _legend(picture: Picture, names: list[str]) -> None:
-    for place, name in enumerate(names):
-        colour, y = [GREY, COLOURS[4], *COLOURS[:4]][place], 90 + 24 * place
-        picture.circle(392, y - 4, 5, colour)
-        picture.text(402, y, name)
 
 
 def _rows(text: str, title: str) -> list[tuple[str, float, float, float]]:

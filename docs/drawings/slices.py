@@ -39,17 +39,24 @@ def named_axes() -> str:
     axes = nestling.trace(net, torch.zeros(1, 3, 8, 8))
     colours = dict(zip(axes.axes, COLOURS, strict=False))
     picture = Picture(900, 300, "The named axes of a residual net")
-    places = {"stem.weight": 90, "conv1.weight": 270, "norm1.weight": 400, "conv2.weight": 490, "norm2.weight": 630, "head.weight": 780}
+    places = {
+        "stem.weight": 90,
+        "conv1.weight": 270,
+        "norm1.weight": 400,
+        "conv2.weight": 490,
+        "norm2.weight": 630,
+        "head.weight": 760,
+    }
     middle = 150.0
-    picture.line([(40, middle), (860, middle)], GREY, 2)
+    picture.line([(40, middle), (875, middle)], GREY, 2)
     picture.line([(205, middle), (205, 55), (700, 55), (700, middle)], GREY, 2)
     picture.text(452, 45, "shortcut", anchor="middle", style="soft", size=12)
     for name, x in places.items():
-        _tensor(picture, axes, name, x, middle, colours)
+        _tensor(picture, axes, name, (x, middle), colours)
     picture.circle(700, middle, 12, GREY)
     picture.text(700, middle + 6, "+", anchor="middle", size=17, bold=True)
     picture.text(30, middle - 8, "image", style="soft", size=12)
-    picture.text(870, middle - 8, "logits", anchor="end", style="soft", size=12)
+    picture.text(875, middle - 8, "logits", anchor="end", style="soft", size=12)
     x = 40
     for name, colour in colours.items():
         tensors = len(axes.uses(name))
@@ -62,14 +69,14 @@ def named_axes() -> str:
     return picture.svg()
 
 
-def _tensor(picture: Picture, axes: AxisMap, name: str, x: float, middle: float, colours: Mapping[str, str]) -> None:
+def _tensor(picture: Picture, axes: AxisMap, name: str, place: tuple[float, float], colours: Mapping[str, str]) -> None:
     """Draw a tensor as a rectangle: height and left edge for outputs, width and upper edge for inputs."""
-    dims = axes.dims[name]
+    (x, middle), dims = place, axes.dims[name]
     shape, edges = dims.shape, [next((colours.get(leaf.name, GREY) for leaf in leaves(dim)), GREY) for dim in dims]
     scale = 4.0
     height, width = scale * shape[0], scale * shape[1] if len(shape) > 1 else 8.0
     top = middle - height / 2
-    picture.rect(x, top, width, height, edges[0], 0.18, "rule")
+    picture.rect(x, top, width, height, edges[0], opacity=0.18, style="rule")
     picture.rect(x - 7, top, 7, height, edges[0])
     if len(shape) > 1:
         picture.rect(x, top - 7, width, 7, edges[1])
@@ -93,7 +100,14 @@ def picks() -> str:
             kept = set(nestling.plan(axes, 0.5, pick, **options).index(name).tolist())
             for unit in range(16):
                 on = unit in kept
-                picture.rect(left + cell * unit, 50 + 20 * round, cell, 15, COLOURS[number] if on else GREY, 1 if on else 0.22)
+                picture.rect(
+                    left + cell * unit,
+                    50 + 20 * round,
+                    cell,
+                    15,
+                    COLOURS[number] if on else GREY,
+                    opacity=1 if on else 0.22,
+                )
             if not number:
                 picture.text(left - 8, 62 + 20 * round, f"{round + 1}", anchor="end", style="soft", size=12)
         picture.text(left, 188, "16 units of one axis", style="soft", size=12)
@@ -105,7 +119,7 @@ def merge() -> str:
     """Return a drawing of how many clients held each weight of a layer, in one round of five levels."""
     net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
     axes = nestling.trace(net, torch.zeros(1, 2))
-    picture = Picture(900, 300, "How many clients held each weight of a layer")
+    picture = Picture(900, 325, "How many clients held each weight of a layer")
     titles = ("nested slices (HeteroFL)", "rolling, in round 6 (FedRolex)", "random (Federated Dropout)")
     cell = 13
     for number, (pick, title) in enumerate(zip(("prefix", "rolling", "random"), titles, strict=True)):
@@ -119,11 +133,13 @@ def merge() -> str:
         picture.text(left, 34, title, bold=True)
         for row in range(16):
             for column in range(16):
-                picture.rect(left + cell * column, top + cell * row, cell, cell, LEVELS[min(int(held[row, column]) - 1, 5)])
+                picture.rect(
+                    left + cell * column, top + cell * row, cell, cell, LEVELS[min(int(held[row, column]) - 1, 5)]
+                )
         if not number:
             picture.turned(40, top + 8 * cell, "units of the next layer")
         picture.text(left, top + 16 * cell + 20, "units of one layer", style="soft", size=12)
     for count in range(1, 6):
-        picture.rect(495 + 78 * (count - 1), 279, 12, 12, LEVELS[count - 1])
-        picture.text(512 + 78 * (count - 1), 290, f"{count} client{'s' if count > 1 else ''}", size=12)
+        picture.rect(60 + 90 * (count - 1), 297, 12, 12, LEVELS[count - 1])
+        picture.text(78 + 90 * (count - 1), 308, f"{count} client{'s' if count > 1 else ''}", size=12)
     return picture.svg()

@@ -38,10 +38,10 @@ class Picture:
         ]
 
     def rect(
-        self, x: float, y: float, width: float, height: float, fill: str = "", opacity: float = 1, style: str = "edge"
+        self, x: float, y: float, width: float, height: float, fill: str, *, opacity: float = 1, style: str = "edge"
     ) -> None:
-        """Draw a rectangle; without `fill`, an outline."""
-        inside = f'fill="{fill}" fill-opacity="{opacity:g}"' if fill else 'fill="none"'
+        """Draw a rectangle."""
+        inside = f'fill="{fill}" fill-opacity="{opacity:g}"'
         self._parts.append(
             f'<rect class="{style}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {inside}/>'
         )
@@ -58,7 +58,15 @@ class Picture:
         self._parts.append(f'<circle class="edge" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}"/>')
 
     def text(
-        self, x: float, y: float, text: str, *, anchor: str = "start", style: str = "ink", size: int = 13, bold: bool = False
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        anchor: str = "start",
+        style: str = "ink",
+        size: int = 13,
+        bold: bool = False,
     ) -> None:
         """Write a text; `style` is ``ink`` or ``soft``, or a colour."""
         look = f'class="{style}"' if style in ("ink", "soft") else f'fill="{style}"'

@@ -15,7 +15,7 @@ PACKAGES = {
     "nestling.proof": "Proof: whether a map of axes is right",
     "nestling.sizing": "Sizing: sub-models for budgets",
     "nestling.experiment": "Experiments",
-    "nestling.settings": "Settings",
+    "nestling.settings": "Settings in Python",
     "nestling.methods": "Methods and their parts",
     "nestling.tasks": "Tasks",
     "nestling.data": "Data",
@@ -30,7 +30,8 @@ def api_pages() -> dict[str, str]:
     """Return the pages: place → Markdown."""
     pages = {"api/index.md": _index()}
     for package, heading in PACKAGES.items():
-        entries = [_entry(name, value) for name, value in _public(package) if value.__module__.startswith("nestling")]
+        values = [(name, value) for name, value in _public(package) if _home(value, package) == package]
+        entries = [_entry(name, value) for name, value in values]
         text = inspect.getdoc(importlib.import_module(package)) or ""
         pages[_place(package)] = "\n\n".join([f"# {heading}", f"`{package}`. {text.splitlines()[0]}", *entries]) + "\n"
     return pages
@@ -47,6 +48,11 @@ def _public(package: str) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in values if inspect.isclass(value) or inspect.isfunction(value)]
 
 
+def _home(value: Any, package: str) -> str:
+    """Return the package whose page has a value: its own, if that is one of them, and else the one that exports it."""
+    return next((home for home in PACKAGES if f"{value.__module__}.".startswith(f"{home}.")), package)
+
+
 def _entry(name: str, value: Any) -> str:
     path = f"{value.__module__}.{value.__qualname__}"
     return f"::: {path}\n    options:\n      heading: {name}\n      toc_label: {name}"
@@ -56,12 +62,29 @@ def _index() -> str:
     rows = []
     for name in sorted(nestling.__all__, key=str.lower):
         value = getattr(nestling, name)
-        home = next(package for package in PACKAGES if value.__module__.startswith(package))
+        home = _home(value, "")
         anchor = f"{value.__module__}.{value.__qualname__}"
         summary = (inspect.getdoc(value) or "").splitlines()[0]
         rows.append(f"| [`nestling.{name}`]({_place(home).removeprefix('api/')}#{anchor}) | {summary} |")
-    pages = [f"- [{heading}]({_place(package).removeprefix('api/')}): `{package}`" for package, heading in PACKAGES.items()]
-    return "\n".join(["# API", "", "The names of `nestling` itself:", "", "| | |", "|---|---|", *rows, "", "By package:", "", *pages, ""])
+    pages = [
+        f"- [{heading}]({_place(package).removeprefix('api/')}): `{package}`" for package, heading in PACKAGES.items()
+    ]
+    return "\n".join(
+        [
+            "# API",
+            "",
+            "The names of `nestling` itself:",
+            "",
+            "| | |",
+            "|---|---|",
+            *rows,
+            "",
+            "By package:",
+            "",
+            *pages,
+            "",
+        ]
+    )
 
 
 def _place(package: str) -> str:

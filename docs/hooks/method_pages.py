@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from docs.hooks.repository_links import ROOT
-from nestling.methods.registry import METHODS, about, options
+from nestling.cli.settings_reference import written_value
+from nestling.methods.registry import METHODS, about, described_options
 
+LONG = 24  # lines of code that a page shows without being asked
 STEPS = Path(__file__).parents[1] / "method_steps.toml"
 
 
@@ -36,8 +38,8 @@ def overview() -> str:
         [
             "# Methods",
             "",
-            "A method is a plan, which says what each client trains, and a chain of parts. Every page below is made from",
-            "the docstring of its module, and shows the paper's algorithm beside the code that does it.",
+            "A method is a plan, which says what each client trains, and a chain of parts. Each page is made from the",
+            "docstring of its module, and shows the paper's algorithm beside the code that does it.",
             "[Which method when?](../which-method.md) chooses among them.",
             "",
             "| | |",
@@ -54,6 +56,7 @@ def method_page(name: str) -> str:
     title, _, text = (ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or "").partition("\n")
     label, _, claim = title.partition(": ")
     parts = [
+        "---\nhide:\n  - toc\n---",  # the code beside the algorithm needs the place
         f"# {label}",
         f"*{claim[:1].upper()}{claim[1:]}*",
         f"```\nnestling run {name}-digits            # on the embedded data, in seconds\n```",
@@ -90,26 +93,39 @@ def code_of(reference: str) -> str:
 def steps(name: str) -> list[dict[str, str]]:
     """Return the steps of a method's algorithm: what the paper says, and where the code is; none for a new method."""
     table = tomllib.loads(STEPS.read_text(encoding="utf-8"))
-    return [table["shared"][step["use"]] | step if "use" in step else step for step in table.get(name, ())]
+    return [
+        table["shared"][step["use"]] | step if "use" in step else step for step in table.get(name, {}).get("step", ())
+    ]
 
 
 def _algorithm(name: str) -> list[str]:
     rows = []
     for number, step in enumerate(steps(name), 1):
-        path = step["code"].partition(":")[0]
+        path, _, symbol = step["code"].partition(":")
+        block = f"```python\n{code_of(step['code'])}\n```"
+        if block.count("\n") > LONG:
+            block = f"<details markdown>\n<summary><code>{symbol}</code></summary>\n\n{block}\n\n</details>"
         rows.append(
             f'<div class="step" markdown>\n<div markdown>\n\n**{number}.** {step["text"].strip()}\n\n'
             f"[{path}](../source/{path}.md)\n\n</div>\n<div markdown>\n\n"
-            f"```python\n{code_of(step['code'])}\n```\n\n</div>\n</div>"
+            f"{block}\n\n</div>\n</div>"
         )
     return ["## The algorithm beside the code", *rows] if rows else []
 
 
 def _options(name: str) -> str:
-    given = options(name)
-    if not given:
+    rows = described_options(name)
+    if not rows:
         return "None."
-    rows = ["| `options.…` | default |", "|---|---|"]
-    rows += ["| `{}` | `{}` |".format(*option.split("=", 1)) for option in given]
-    rows.append(f"\n`nestling run {name}-digits options.{given[0]}` sets one.")
-    return "\n".join(rows)
+    lines = ["| `options.…` | default | accepted | |", "|---|---|---|---|"]
+    for row in rows:
+        cells = [
+            f"`{row['name']}`",
+            f"`{written_value(row['default'])}`",
+            row["accepted"],
+            " ".join(row["meaning"].split()),
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    first = rows[0]
+    lines.append(f"\n`nestling run {name}-digits options.{first['name']}={written_value(first['default'])}` sets one.")
+    return "\n".join(lines)

@@ -24,11 +24,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Return a notebook with the outputs of its code cells: what they print, and the value of a last expression.
+    r"""Return a notebook with the outputs of its code cells: what they print, and the value of a last expression.
 
-    >>> cell = {"cell_type": "code", "source": ["a = 2\\n", "a + 1"], "outputs": []}
+    >>> cell = {"cell_type": "code", "source": ["a = 2\n", "a + 1"], "outputs": []}
     >>> run({"cells": [cell]})["cells"][0]["outputs"][0]["text"]
-    ['3\\n']
+    ['3\n']
     """
     module = types.ModuleType("notebook")  # functions of a notebook are found by name, as those of a script
     sys.modules[module.__name__] = module

@@ -1,7 +1,7 @@
 """Links in Markdown that are right in the repository, made right on the site.
 
-In the repository, a page links to files: other pages, notebooks, modules, examples. On the site, a notebook is a page, a
-method's module is the page of that method, and any other file outside of ``docs`` is a page that shows its content.
+In the repository, a page links to files: other pages, notebooks, modules, examples. On the site, a notebook is a page,
+a method's module is the page of that method, and any other file outside of ``docs`` is a page that shows its content.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def links(markdown: str) -> Iterator[tuple[str, str]]:
 
 
 def anchors(markdown: str) -> set[str]:
-    """Return the anchors of a page's headings, as Python-Markdown makes them.
+    r"""Return the anchors of a page's headings, as Python-Markdown makes them.
 
-    >>> sorted(anchors("# One & two\\n## `A` page's end"))
+    >>> sorted(anchors("# One & two\n## `A` page's end"))
     ['a-pages-end', 'one-two']
     """
     names: set[str] = set()

@@ -38,8 +38,9 @@ def on_files(files: Any, *, config: Any) -> Any:
     for place, content in _made_pages().items():
         add(place, content)
     modules = method_pages.page_paths()
-    for module in modules:
-        add(f"source/{module}.md", source_page(module))
+    shown = {step["code"].partition(":")[0] for name in method_pages.METHODS for step in method_pages.steps(name)}
+    for path in sorted(shown | modules.keys()):
+        add(f"source/{path}.md", source_page(path))
     texts = {f"{DOCS}/{file.src_uri}": file.content_string for file in files.documentation_pages()}
     for path, place in PLACES.items():
         if path != "README.md":
@@ -57,7 +58,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Return a page of ``docs`` with its links as they are on the site."""
     del config, files
     place = page.file.src_uri
-    return markdown if page.file.generated_by else rewrite(markdown, f"{DOCS}/{place}", place, method_pages.page_paths())
+    return (
+        markdown if page.file.generated_by else rewrite(markdown, f"{DOCS}/{place}", place, method_pages.page_paths())
+    )
 
 
 def on_post_build(*, config: Any) -> None:
@@ -107,7 +110,14 @@ def _paths(nav: Any) -> Iterator[str]:
 def _filled(nav: Any, lists: dict[str, list[str]]) -> Any:
     """Return a navigation with its placeholders replaced by the pages that they stand for."""
     if isinstance(nav, dict):
-        return {title: lists[entry] if isinstance(entry, str) and entry in lists else _filled(entry, lists) for title, entry in nav.items()}
+        return {
+            title: lists[entry] if isinstance(entry, str) and entry in lists else _filled(entry, lists)
+            for title, entry in nav.items()
+        }
     if not isinstance(nav, list):
         return nav
-    return [page for entry in nav for page in (lists[entry] if isinstance(entry, str) and entry in lists else [_filled(entry, lists)])]
+    return [
+        page
+        for entry in nav
+        for page in (lists[entry] if isinstance(entry, str) and entry in lists else [_filled(entry, lists)])
+    ]

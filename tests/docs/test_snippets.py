@@ -23,7 +23,13 @@ _BLOCK = re.compile(r"^```(?:console|sh|text)?\n(.*?)^```", re.DOTALL | re.MULTI
 _COMMAND = re.compile(r"^(?:\$ |\.venv/bin/)?(nestling .+)$", re.MULTILINE)
 
 # Commands without training, which end within a second or two.
-_QUICK = ("list methods", "list presets fedrolex", "list devices", "cost --model cnn", "reproduce digits-demo --dry-run")
+_QUICK = (
+    "list methods",
+    "list presets fedrolex",
+    "list devices",
+    "cost --model cnn",
+    "reproduce digits-demo --dry-run",
+)
 
 
 def commands():
@@ -87,9 +93,13 @@ def test_links_are_those_of_the_site():
     modules = method_pages.page_paths()
     text = "[a](../nestling/methods/heterofl.py) [b](tutorials/own_model.ipynb) [c](#d) [e](https://x)\n```\n[f](g.py)\n```"
     rewritten = repository_links.rewrite(text, "docs/page.md", "page.md", modules)
-    assert rewritten == "[a](methods/heterofl.md) [b](tutorials/own_model.md) [c](#d) [e](https://x)\n```\n[f](g.py)\n```"
+    assert (
+        rewritten == "[a](methods/heterofl.md) [b](tutorials/own_model.md) [c](#d) [e](https://x)\n```\n[f](g.py)\n```"
+    )
 
 
 def test_what_a_page_fetches_from_elsewhere_is_found():
     assert site.fetched('<link rel="stylesheet" href="https://fonts.example/css">')
-    assert not site.fetched('<a href="https://paper.example">x</a><link rel="canonical" href="https://x"><img src="a.svg">')
+    assert not site.fetched(
+        '<a href="https://paper.example">x</a><link rel="canonical" href="https://x"><img src="a.svg">'
+    )
