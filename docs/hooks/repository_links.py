@@ -103,7 +103,8 @@ def source_page(path: str) -> str:
     """Return a page that shows a file of the repository."""
     language = {".py": "python", ".toml": "toml", ".json": "json", ".md": "markdown"}.get(Path(path).suffix, "text")
     content = (ROOT / path).read_text(encoding="utf-8")
-    return f"# {Path(path).name}\n\n`{path}`\n\n``````{language}\n{content.rstrip()}\n``````\n"
+    head = "---\nsearch:\n  exclude: true\n---\n"
+    return f"{head}\n# {Path(path).name}\n\n`{path}`\n\n``````{language}\n{content.rstrip()}\n``````\n"
 
 
 def _outside(target: str) -> bool:

@@ -9,7 +9,7 @@ from nestling.methods.registry import METHODS, options
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page(name):
     page = method_pages.method_page(name)
-    assert page.startswith("# ")
+    assert "\n# " in page
     for option in options(name):
         assert f"`{option.split('=')[0]}`" in page
     for step in method_pages.steps(name):

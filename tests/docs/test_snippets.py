@@ -4,7 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 from typer.main import get_command
 
@@ -19,7 +18,7 @@ PAGES = sorted(
     path.relative_to(ROOT)
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
 )
-_BLOCK = re.compile(r"^```(?:console|sh|text)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ |\.venv/bin/)?(nestling .+)$", re.MULTILINE)
 
 # Commands without training, which end within a second or two.
@@ -35,7 +34,7 @@ _QUICK = (
 def commands():
     """Every line `nestling …` in blocks of code: the page, and the words."""
     for page in PAGES:
-        for block in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        for _, block in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
             for line in _COMMAND.findall(block.replace("\\\n", " ")):
                 words = shlex.split(line, comments=True)[1:]
                 if "NAME" not in words and "…" not in line:
@@ -43,17 +42,14 @@ def commands():
 
 
 def parsed(words):
-    """The parameters with which the program would call a command."""
-    group, path = get_command(app), list(words)
-    context = click.Context(group, info_name="nestling")
-    while isinstance(group, click.Group):
-        name, group, path = group.resolve_command(context, path)
-        context = group.make_context(name, path, parent=context, resilient_parsing=isinstance(group, click.Group))
-        path = [*context.protected_args, *context.args] if isinstance(group, click.Group) else []
-    return context.params
+    """The parameters with which the program would call a command; raises what the program reports as bad input."""
+    command, *rest = get_command(app), *words
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    return command.make_context("nestling", rest).params
 
 
-@pytest.mark.parametrize("words", commands())
+@pytest.mark.parametrize("words", list(commands()))
 def test_a_command_of_the_documentation_is_one_that_the_program_takes(words):
     parameters = parsed(words)
     if words[0] in ("run", "compare", "sweep"):
@@ -67,9 +63,9 @@ def test_a_command_of_the_documentation_is_one_that_the_program_takes(words):
 
 def test_commands_are_found_and_mistakes_are_noticed():
     assert len(list(commands())) > 60
-    with pytest.raises(click.UsageError):
+    with pytest.raises(Exception, match="No such option: --budgets"):
         parsed(["fit", "resnet18", "--budgets", "2 MB"])
-    with pytest.raises(click.UsageError):
+    with pytest.raises(KeyError, match="frun"):
         parsed(["frun", "resnet18"])
 
 
