@@ -59,7 +59,7 @@ def method_page(name: str) -> str:
         "---\nhide:\n  - toc\n---",  # the code beside the algorithm needs the place
         f"# {label}",
         f"*{claim[:1].upper()}{claim[1:]}*",
-        f"```\nnestling run {name}-digits            # on the embedded data, in seconds\n```",
+        f"```\nnestling run {name}-digits   # on the embedded data, in seconds\n```",
         text.strip(),
         *_algorithm(name),
         "## Options",
