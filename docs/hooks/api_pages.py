@@ -64,7 +64,7 @@ def _index() -> str:
         value = getattr(nestling, name)
         home = _home(value, "")
         anchor = f"{value.__module__}.{value.__qualname__}"
-        summary = (inspect.getdoc(value) or "").splitlines()[0]
+        summary = (inspect.getdoc(value) or "").splitlines()[0].replace("|", "\\|")
         rows.append(f"| [`nestling.{name}`]({_place(home).removeprefix('api/')}#{anchor}) | {summary} |")
     pages = [
         f"- [{heading}]({_place(package).removeprefix('api/')}): `{package}`" for package, heading in PACKAGES.items()
