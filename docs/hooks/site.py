@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,20 @@ _LINK_ONLY = re.compile(r"""rel=["']?(canonical|next|prev|alternate)""")
 
 
 def on_config(config: Any) -> Any:
-    """Fill the placeholders of the navigation: ``methods/*``, ``api/*``, and ``*`` for pages named nowhere."""
+    """Fill the placeholders of the navigation.
+
+    They are ``methods/*`` and ``api/*``, ``page.md?`` for a page that may be missing, and ``*`` for pages that are
+    named nowhere.
+    """
     made = _made_pages()
-    named = set(_paths(config.nav))
+    named = {path.removesuffix("?") for path in _paths(config.nav)}
+    perhaps = {path: path.removesuffix("?") for path in _paths(config.nav) if path.endswith("?")}
+    existing = {path: [page] if (ROOT / DOCS / page).is_file() else [] for path, page in perhaps.items()}
     folders = {folder: [path for path in made if path.startswith(f"{folder}/")] for folder in ("methods", "api")}
     root = sorted(path.name for path in (ROOT / DOCS).glob("*.md") if path.name not in named)
-    config.nav = _filled(config.nav, {f"{folder}/*": paths for folder, paths in folders.items()} | {"*": root})
+    config.nav = _filled(
+        config.nav, {f"{folder}/*": paths for folder, paths in folders.items()} | existing | {"*": root}
+    )
     return config
 
 
@@ -82,6 +91,7 @@ def fetched(html: str) -> list[str]:
     return [tag for tag in tags if not tag.startswith("<link") or (not _LINK_ONLY.search(tag) and "//" in tag)]
 
 
+@cache
 def _made_pages() -> dict[str, str]:
     """Return the pages that are made from the package and from notebooks: place → Markdown."""
     names = method_pages.METHODS
