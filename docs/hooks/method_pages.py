@@ -64,7 +64,7 @@ def method_page(name: str) -> str:
         *_algorithm(name),
         "## Options",
         _options(name),
-        f"The whole file: [{path}](../source/{path}.md).",
+        f"The whole file: [`{path}`](../source/{path}.md).",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -86,7 +86,8 @@ def code_of(reference: str) -> str:
     kept = lines[first - 1 : node.end_lineno]
     if ast.get_docstring(node) and len(node.body) > 1:
         start, end = node.body[0].lineno, node.body[0].end_lineno
-        kept = lines[first - 1 : start - 1] + lines[end : node.end_lineno]
+        rest = lines[end + (not lines[end].strip()) : node.end_lineno]
+        kept = lines[first - 1 : start - 1] + rest
     return textwrap.dedent("\n".join(kept))
 
 
@@ -107,7 +108,7 @@ def _algorithm(name: str) -> list[str]:
             block = f"<details markdown>\n<summary><code>{symbol}</code></summary>\n\n{block}\n\n</details>"
         rows.append(
             f'<div class="step" markdown>\n<div markdown>\n\n**{number}.** {step["text"].strip()}\n\n'
-            f"[{path}](../source/{path}.md)\n\n</div>\n<div markdown>\n\n"
+            f"[`{path}`](../source/{path}.md)\n\n</div>\n<div markdown>\n\n"
             f"{block}\n\n</div>\n</div>"
         )
     return ["## The algorithm beside the code", *rows] if rows else []
