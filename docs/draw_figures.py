@@ -5,18 +5,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from docs.drawings import owners, results, slices
+from nestling.cli import main as nestling_command
 
 COMMAND = (
     "nestling compare fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits "
     "fed-dropout-digits --seeds 3 --out DIR"
 )
 FIGURES = Path(__file__).with_name("figures")
+
+
+def nested_sizes() -> str:
+    """Return the drawing that `nestling check resnet8 --plot` makes."""
+    with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = Path(folder) / "sizes.svg"
+        if nestling_command(["check", "resnet8", "--plot", str(path)]):
+            raise SystemExit("nestling check resnet8 failed")
+        return path.read_text(encoding="utf-8")
+
 
 DRAWN: dict[str, Callable[[], str]] = {
     "nested-accuracy": results.nested_accuracy,
@@ -25,6 +39,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "picks": slices.picks,
     "merge": slices.merge,
     "owners": owners.owners,
+    "nested-sizes": nested_sizes,
 }
 
 

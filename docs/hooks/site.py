@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 from docs.hooks import method_pages, notebooks
 from docs.hooks.api_pages import api_pages
 from docs.hooks.repository_links import DOCS, PLACES, ROOT, links, resolve, rewrite, site_path, source_page
+from nestling.cli.settings_reference import settings_markdown
 
 # Addresses that a browser would fetch when a page is opened.
 _FETCHED = re.compile(r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc=["']?(?:https?:)?//[^"'> ]+|<link\b[^>]*>""")
@@ -102,8 +102,7 @@ def _made_pages() -> dict[str, str]:
         place = f"tutorials/{path.stem}.md"
         text = notebooks.page(notebooks.read(path), path.name)
         pages[place] = rewrite(text, f"{DOCS}/tutorials/{path.name}", place, method_pages.page_paths())
-    settings = importlib.import_module("nestling.cli.settings_reference")
-    return pages | {"reference/settings.md": f"# Settings\n\n{settings.settings_markdown()}"}
+    return pages | {"reference/settings.md": f"# Settings\n\n{settings_markdown()}"}
 
 
 def _paths(nav: Any) -> Iterator[str]:

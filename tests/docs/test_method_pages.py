@@ -2,6 +2,7 @@
 
 import pytest
 
+import nestling
 from docs.hooks import api_pages, method_pages
 from nestling.methods.registry import METHODS, options
 
@@ -28,6 +29,11 @@ def test_code_that_is_gone_is_noticed():
 
 def test_the_reference_has_every_public_name():
     pages = api_pages.api_pages()
-    assert pages["api/index.md"].count("| [`nestling.") == len(__import__("nestling").__all__)
+    for name in nestling.__all__:
+        value = getattr(nestling, name)
+        homes = [package for package in api_pages.PACKAGES if f"{value.__module__}.".startswith(f"{package}.")]
+        assert homes, f"nestling.{name} is in no package of docs/hooks/api_pages.py"
+        assert f"| [`nestling.{name}`](" in pages["api/index.md"]
+        assert f"::: {value.__module__}.{value.__qualname__}\n" in pages[f"api/{homes[0].rpartition('.')[2]}.md"]
     assert "::: nestling.axes.trace.trace" in pages["api/axes.md"]
     assert "::: nestling.methods.part.Part\n" in pages["api/methods.md"]
