@@ -44,6 +44,9 @@ def commands():
 def parsed(words):
     """The parameters with which the program would call a command; raises what the program reports as bad input."""
     command, *rest = get_command(app), *words
+    if rest[0].startswith("-"):  # an option of the program itself
+        context = command.make_context("nestling", [], resilient_parsing=True)
+        return {name: param for param in command.get_params(context) for name in param.opts if name == rest[0]}
     while hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]
     return command.make_context("nestling", rest).params
@@ -65,6 +68,8 @@ def test_commands_are_found_and_mistakes_are_noticed():
     assert len(list(commands())) > 60
     with pytest.raises(Exception, match="No such option: --budgets"):
         parsed(["fit", "resnet18", "--budgets", "2 MB"])
+    assert parsed(["--version"])
+    assert not parsed(["--versions"])
     with pytest.raises(KeyError, match="frun"):
         parsed(["frun", "resnet18"])
 
