@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := fedavg-small-digits fedavg-large-digits heterofl-digits fedrolex-digits fjord-digits fed-dropout-digits
 
-.PHONY: help demo test slow avx2 check coverage lint types imports docs figures golden bench clean
+.PHONY: help demo test slow avx2 check coverage lint types imports golden bench clean
 
 help:            ## this list
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,6 +56,7 @@ check: lint types imports docs test coverage slow   ## lint, types, import contr
 coverage: $(READY)
 	@$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
 
+.PHONY: docs figures
 # The site: links and anchors are checked, and that no page fetches anything from elsewhere.
 $(VENV)/.docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
