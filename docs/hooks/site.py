@@ -24,7 +24,7 @@ def on_config(config: Any) -> Any:
     They are ``methods/*`` and ``api/*``, ``page.md?`` for a page that may be missing, and ``*`` for pages that are
     named nowhere.
     """
-    made = _made_pages()
+    made = made_pages()
     named = {path.removesuffix("?") for path in _paths(config.nav)}
     perhaps = {path: path.removesuffix("?") for path in _paths(config.nav) if path.endswith("?")}
     existing = {path: [page] if (ROOT / DOCS / page).is_file() else [] for path, page in perhaps.items()}
@@ -44,7 +44,7 @@ def on_files(files: Any, *, config: Any) -> Any:
         if not files.get_file_from_path(place):
             files.append(File.generated(config, place, content=content))
 
-    for place, content in _made_pages().items():
+    for place, content in made_pages().items():
         add(place, content)
     modules = method_pages.page_paths()
     shown = {step["code"].partition(":")[0] for name in method_pages.METHODS for step in method_pages.steps(name)}
@@ -92,7 +92,7 @@ def fetched(html: str) -> list[str]:
 
 
 @cache
-def _made_pages() -> dict[str, str]:
+def made_pages() -> dict[str, str]:
     """Return the pages that are made from the package and from notebooks: place → Markdown."""
     names = method_pages.METHODS
     pages = {"methods/index.md": method_pages.overview()}

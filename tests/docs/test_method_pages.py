@@ -3,7 +3,7 @@
 import pytest
 
 import nestling
-from docs.hooks import api_pages, method_pages
+from docs.hooks import api_pages, method_pages, site
 from nestling.methods.registry import METHODS, options
 
 
@@ -37,3 +37,11 @@ def test_the_reference_has_every_public_name():
         assert f"::: {value.__module__}.{value.__qualname__}\n" in pages[f"api/{homes[0].rpartition('.')[2]}.md"]
     assert "::: nestling.axes.trace.trace" in pages["api/axes.md"]
     assert "::: nestling.methods.part.Part\n" in pages["api/methods.md"]
+
+
+def test_all_made_pages_have_a_heading():
+    pages = site.made_pages()
+    assert {"methods/index.md", "api/index.md", "reference/settings.md", "tutorials/own_model.md"} <= pages.keys()
+    for place, page in pages.items():
+        assert "# " in page, place
+    assert "| `local.lr` |" in pages["reference/settings.md"]
