@@ -64,11 +64,23 @@ imports: $(READY)
 	$(BIN)/lint-imports
 
 check: COVER := --cov --cov-report=
-check: lint types imports test coverage slow   ## lint, types, import contract, all tests, and which lines they reach
+check: lint types imports docs test coverage slow   ## lint, types, import contract, the site, all tests, and which lines they reach
 
 # The coverage of `make test`, without worker processes and programs that tests start.
 coverage: $(READY)
 	@$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
+
+.PHONY: docs figures
+# The site: links and anchors are checked, and that no page fetches anything from elsewhere.
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## the documentation as a site: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
+figures: $(READY)   ## draw the figures of the documentation again
+	$(BIN)/python -m docs.draw_figures
 
 # The bytes that a refactoring must not change. NAMES selects runs of tests/golden/golden_runs.toml.
 golden: $(READY) ## do runs leave the same bytes as at an earlier revision? make golden BASE=REV
@@ -88,4 +100,4 @@ bench: $(READY) $(OTHERS)  ## speed and memory as ratios, side by side in one ru
 	$(BIN)/python -m bench $(PARTS) $(if $(AGAINST),--against $(AGAINST))
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) .venv-flower .venv-pfl .mypy_cache .ruff_cache .import_linter_cache .hypothesis

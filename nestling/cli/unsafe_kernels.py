@@ -1,6 +1,6 @@
 """PyTorch kernels that are wrong on some processors, each tried in its own process, as it may crash.
 
-docs/performance.md describes them, and how Nestling avoids them.
+docs/architecture.md describes them, and how Nestling avoids them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What `make docs` does beyond Markdown."""
