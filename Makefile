@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEMO   := $(VENV)/.demo-ready
 
-.PHONY: help demo test slow avx2 check coverage lint types imports golden bench clean
+.PHONY: help demo devices-demo test slow avx2 check coverage lint types imports golden bench clean
 
 help:            ## this list
-	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -32,6 +32,12 @@ $(READY): $(DEMO)
 demo: $(DEMO)    ## compare methods on digits, with devices of five sizes: a table and demo/report.html
 	@rm -rf demo
 	@$(BIN)/nestling demo --out demo
+
+# Flower pins other versions of packages, so its programs have an environment of their own (see below).
+devices-demo: $(READY) .venv-flower/.ready   ## three devices on this machine, with certificates and keys: demo-devices/run.html
+	@rm -rf demo-devices
+	PYTHONPATH=$(CURDIR) .venv-flower/bin/python examples/flower/deploy.py demo-devices
+	$(BIN)/nestling report demo-devices/run --out demo-devices/run.html
 
 # Each worker starts with consecutive tests and takes over tests of others at the end, so that what the tests of a file
 # share (nets, engines, a Ray) is created once and not by every worker.

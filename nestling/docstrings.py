@@ -40,7 +40,7 @@ def entries(docstring: str | None, section: str) -> dict[str, str]:
 def _section(lines: list[str], title: str) -> list[str]:
     """Return the lines of a section, up to the next one."""
     underlined = [place for place, line in enumerate(lines) if place and line and not line.strip("-")]
-    for place, after in zip(underlined, [*underlined[1:], len(lines) + 1], strict=True):
+    for place, after in zip(underlined, [*underlined[1:], len(lines) + 1], strict=False):  # none: no section
         if lines[place - 1] == title:
             return lines[place + 1 : after - 1]
     return []

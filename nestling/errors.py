@@ -96,6 +96,12 @@ class RunFailed(RunError):
     exit_code = 1
 
 
+class DeviceError(NestlingError):
+    """A message of a device is not what it must be."""
+
+    exit_code = 1
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean …?' with the known names closest to `name`, or else a list of known names.
 

@@ -27,6 +27,7 @@ from nestling.cli.help import help_command
 from nestling.cli.help_pages import GroupedCommands, PlainCommand
 from nestling.cli.list import list_command
 from nestling.cli.log import log_to_stderr
+from nestling.cli.new import new_command
 from nestling.cli.probe import probe_command
 from nestling.cli.report import report_command
 from nestling.cli.reproduce import reproduce_command
@@ -147,6 +148,7 @@ _add(
     "nestling check vit-tiny --json",
     "nestling check resnet8 --plot sizes.svg",
 )
+_add("new", new_command, "nestling new myapp", "nestling new myapp --flower")
 _add("doctor", doctor_command, "nestling doctor", "nestling doctor --json > machine.json")
 app.add_typer(data_app, name="data")
 

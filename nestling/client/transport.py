@@ -27,7 +27,7 @@ def encode_update(setup: Setup, update: Update, sent: State, client_state: State
 
     With error feedback, what the message leaves out is kept in the client's state.
     """
-    change = {name: update.state[name] - sent[name] for name in _travelling(setup, sent)}
+    change = {name: update.state[name] - sent[name] for name in travelling(setup, sent)}
     residual = {
         name.removeprefix(_RESIDUAL): value for name, value in client_state.items() if name.startswith(_RESIDUAL)
     }
@@ -40,7 +40,7 @@ def encode_update(setup: Setup, update: Update, sent: State, client_state: State
 def decode_update(setup: Setup, update: Update, sent: State) -> Update:
     """Return an update with the slice after training, from the slice that was `sent` and the message."""
     assert update.message is not None
-    template = {name: sent[name] for name in _travelling(setup, sent)}
+    template = {name: sent[name] for name in travelling(setup, sent)}
     state: dict[str, Tensor] = dict(sent)
     state |= {name: sent[name] + change for name, change in decode(update.message, template).items()}
     names = [name for name in state if name not in setup.user_frozen]
@@ -54,10 +54,11 @@ def expected_bytes(setup: Setup, plan: Plan) -> int:
     stream = torch.Generator().manual_seed(derive(setup.seed, "expected"))
     change = {
         name: torch.randn(slices[name].shape, generator=stream).to(state[name].dtype)
-        for name in _travelling(setup, slices)
+        for name in travelling(setup, slices)
     }
     return len(encode(change, setup.upload))
 
 
-def _travelling(setup: Setup, names: Iterable[str]) -> list[str]:
+def travelling(setup: Setup, names: Iterable[str]) -> list[str]:
+    """Return the names of the tensors that are sent, among some of the model's; of tied ones, the first."""
     return [name for name in names if name not in setup.stay and name not in setup.axes.tied]

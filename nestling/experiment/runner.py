@@ -24,7 +24,7 @@ from nestling.events import EventLog, collect, report
 from nestling.experiment import checkpoint
 from nestling.experiment.callback import Callback, Callbacks
 from nestling.experiment.changes import check_rounds, check_settings
-from nestling.experiment.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
+from nestling.experiment.directory import CHECKPOINTS, CONFIG, DEVICES, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
 from nestling.experiment.federated_data import Source
 from nestling.experiment.first_step import check_first_step
@@ -43,6 +43,9 @@ from nestling.server.evaluation import score
 from nestling.server.state import ServerState
 from nestling.settings import Experiment, checked, from_file
 from nestling.tasks import Task
+
+# Makes what runs the rounds of a simulation, from that, the run directory and what counts clients; and what ends it.
+MakeSimulator = Callable[[Simulation, Path | None, Callable[[], None]], tuple[Simulator, Callable[[], None]]]
 
 _WORKERS_PER_CORE = 16  # more would only wait for each other and use memory
 
@@ -82,6 +85,7 @@ def run(
     method: Method | None = None,
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
+    make_simulator: MakeSimulator | None = None,
 ) -> Result:
     """Run an experiment to its end.
 
@@ -95,6 +99,8 @@ def run(
         Your own objects, instead of those that the settings name; see `nestling.experiment.simulation.Overrides`.
     callbacks
         Called during the run: progress bars, TensorBoard, your own.
+    make_simulator
+        Makes what runs the rounds, if that is not an engine: see `nestling.experiment.device_run`.
 
     Examples
     --------
@@ -124,7 +130,9 @@ def run(
                 write_whole(folder / CONFIG, text)  # last: with it, the run has begun
         state = ServerState.start(simulation.setup, folder)
         with writing(folder):
-            return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
+            return _run_rounds(
+                overrides, simulation, state, make_simulator, folder=folder, callbacks=callbacks, log=log
+            )
 
 
 def check_start(experiment: Experiment) -> None:
@@ -152,6 +160,7 @@ def resume(
     method: Method | None = None,
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
+    make_simulator: MakeSimulator | None = None,
 ) -> Result:
     """Continue a run from its last checkpoint; if the run is done, return its result.
 
@@ -166,7 +175,7 @@ def resume(
         Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
     model, dataset, partition, method, task
         The same objects as `run` got, if any.
-    callbacks
+    callbacks, make_simulator
         As in `run`.
 
     Examples
@@ -201,6 +210,8 @@ def resume(
                 _check_never_saved(folder)
                 state = ServerState.start(simulation.setup, folder)
             check_rounds(first, experiment, simulation.setup.method, state.round)
+            if make_simulator is None:
+                _check_not_on_devices(folder, simulation, state)
             record = _record(folder, experiment, state)  # damage is found before anything is changed
             finished = _finished_summary(folder, experiment, state)
             with writing(folder):
@@ -212,13 +223,16 @@ def resume(
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
                 checkpoint.clean(folder, state)
-                return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
+                return _run_rounds(
+                    overrides, simulation, state, make_simulator, folder=folder, callbacks=callbacks, log=log
+                )
 
 
 def _run_rounds(
     overrides: Overrides,
     simulation: Simulation,
     state: ServerState,
+    make_simulator: MakeSimulator | None,
     *,
     folder: Path | None,
     callbacks: Iterable[Callback],
@@ -240,8 +254,8 @@ def _run_rounds(
             statistics = simulator.norm_statistics(state, measure=False)
             _save(folder, state, record, time.perf_counter() - began, statistics=statistics, tidy=tidy)
 
-    engine = _engine(overrides, simulation, partial(save, tidy=False))  # it is called while a round is running
-    simulator = Simulator(simulation, engine, callback.on_client)
+    make = make_simulator or partial(_on_engine, overrides, partial(save, tidy=False))  # it is called during a round
+    simulator, close = make(simulation, folder, callback.on_client)
     try:
         while state.round < settings.rounds:
             log.round = state.round + 1
@@ -265,7 +279,7 @@ def _run_rounds(
         save()
         raise
     finally:
-        engine.close()
+        close()
     seconds = time.perf_counter() - began
     totals = log.totals()
     full_summary = {
@@ -281,6 +295,18 @@ def _run_rounds(
     result = Result(full_summary, record.rounds, state.model, simulation, state)
     callback.on_end(result)
     return result
+
+
+def _on_engine(
+    overrides: Overrides,
+    before_last_try: Callable[[], None],
+    simulation: Simulation,
+    folder: Path | None,
+    tick: Callable[[], None],
+) -> tuple[Simulator, Callable[[], None]]:
+    del folder
+    engine = _engine(overrides, simulation, before_last_try)
+    return Simulator(simulation, engine, tick), engine.close
 
 
 def _record(folder: Path | None, experiment: Experiment, state: ServerState) -> Record:
@@ -324,6 +350,15 @@ def _check_never_saved(folder: Path) -> None:
     if (folder / SECONDS).exists() or (folder / SUMMARY).exists():  # both are written after the first checkpoint
         raise RunError(
             f"{str(folder)!r} has lost all its checkpoints: put back a copy of {CHECKPOINTS!r}, or start a new run"
+        )
+
+
+def _check_not_on_devices(folder: Path, simulation: Simulation, state: ServerState) -> None:
+    """Raise if what clients keep is on real devices."""
+    if state.round and simulation.setup.clients_keep and (folder / DEVICES).exists():
+        raise RunError(
+            f"the clients of {str(folder)!r} keep something from round to round, which is on the devices that trained: "
+            "go on with these, or start a new run"
         )
 
 

@@ -13,7 +13,9 @@ from nestling.engines import Engine, LocalEngine
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Simulation
 from nestling.kernels.device import find_device
+from nestling.methods import Participant
 from nestling.server.aggregate import Merge
+from nestling.server.client_pool import ClientPool
 from nestling.server.evaluation import evaluate
 from nestling.server.norm_statistics import with_norm_statistics
 from nestling.server.round import run_round
@@ -31,6 +33,8 @@ class Simulator:
         Where clients train; by default, in this process.
     tick
         Called once for every client whose update arrives.
+    clients
+        The clients, if they are not simulated on an engine.
 
     Examples
     --------
@@ -43,26 +47,29 @@ class Simulator:
     """
 
     def __init__(
-        self, simulation: Simulation, engine: Engine | None = None, tick: Callable[[], None] | None = None
+        self,
+        simulation: Simulation,
+        engine: Engine | None = None,
+        tick: Callable[[], None] | None = None,
+        clients: ClientPool | None = None,
     ) -> None:
         self._simulation = simulation
-        settings, setup = simulation.settings, simulation.setup
-        if engine is None:
-            device = find_device(settings.device)
-            public = simulation.public_at_clients
-            engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision, public))
-        self.clients = SimulatedClients(simulation, engine, tick)
+        setup = simulation.setup
+        self.clients = clients or SimulatedClients(simulation, engine or _engine_here(simulation), tick)
         self._merge = Merge(setup, ServerState.start(setup))
         self._measured: tuple[int, Mapping[str, State]] = (-1, {})
+
+    def participants(self, round: int) -> list[Participant]:
+        """Return who takes part in a round."""
+        return self._simulation.participants(round)
 
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """Run the round after a state; return the state after it, and its line in metrics.jsonl."""
         simulation = self._simulation
-        participants = simulation.participants(before.round + 1)
         return run_round(
             simulation.setup,
             before,
-            participants,
+            self.participants(before.round + 1),
             clients=self.clients,
             merge=self._merge,
             costs=simulation.costs,
@@ -111,3 +118,9 @@ class Simulator:
         names = self._simulation.setup.norm_statistics
         kept = {plan.key: {name: state[name] for name in state if name in names} for plan, state in models.items()}
         self._measured = (round, kept)
+
+
+def _engine_here(simulation: Simulation) -> Engine:
+    settings, public = simulation.settings, simulation.public_at_clients
+    device = find_device(settings.device)
+    return LocalEngine(partial(GroupWorker, simulation.setup, simulation.data, device, settings.precision, public))

@@ -53,11 +53,15 @@ class ClientStore:
     def put(self, setup: Setup, update: Update, round: int, model: State) -> None:
         """Store what a client keeps of its slice after a round; what it keeps of other slices does not change."""
         private = {name: update.state[name] for name in sorted(setup.private & update.state.keys())}
-        client, axes = update.who[0].client, setup.cut_axes  # clients that keep something come one by one
+        client = update.who[0].client  # clients that keep something come one by one
         if private:
-            _put(axes, self.private, client, update.plan, private, round=round, model=model)
+            _put(setup.cut_axes, self.private, client, update.plan, private, round=round, model=model)
+        self.put_kept(setup, client, update, round)
+
+    def put_kept(self, setup: Setup, client: int, update: Update, round: int) -> None:
+        """Store the client state of an update alone, as that of a client."""
         if update.client_state:
-            _put(axes, self.kept, client, update.plan, update.client_state, round=round)
+            _put(setup.cut_axes, self.kept, client, update.plan, update.client_state, round=round)
 
     def copy(self) -> ClientStore:
         """Return a store with the same content, which can be changed without changing this one."""

@@ -1,0 +1,1 @@
+"""HeteroFL on handwritten digits, on three devices."""

@@ -1,0 +1,69 @@
+"""Everything that is used of Flower is where it was, and the core does without it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.flower.federation import PROGRAMS, ROOT, needs_flower
+from tests.processes import call
+
+MODULES = ("nestling.flower.flower_api", "nestling.flower.strategy", "nestling.experiment.flower_apps")
+PROGRAM = f"""
+import importlib
+for name in {MODULES}:
+    importlib.import_module(name)
+from nestling.flower.flower_api import *
+from nestling.flower.flower_api import Array, MessageType, GridLink
+from nestling.flower.strategy import NestlingStrategy
+import inspect, torch
+for method in ("get_node_ids", "push_messages", "pull_messages"):
+    assert hasattr(Grid, method), f"Flower's Grid has no {{method}} any more: see GridLink"
+assert issubclass(NestlingStrategy, Strategy)
+missing = Strategy.__abstractmethods__ - set(vars(NestlingStrategy))
+assert not missing, f"Flower's Strategy asks for {{missing}} now: see NestlingStrategy"
+from nestling.flower.array_codec import decode_tensor, encode_tensor
+from nestling.flower.flower_api import _content, _packet
+from nestling.flower.link import Packet
+x = torch.arange(6.0).view(2, 3).to(torch.bfloat16)
+packet = _packet(_content(Packet("text", {{"x": encode_tensor(x)}}, b"blob")))
+assert torch.equal(decode_tensor(packet.tensors["x"], x), x) and (packet.header, packet.blob) == ("text", b"blob")
+y = array_record({{"y": encode_tensor(torch.ones(3))}})["y"].numpy()
+assert y.shape == (3,) and y.sum() == 3
+print("all there")
+"""
+
+
+@pytest.mark.slow
+@needs_flower
+def test_what_is_used_of_flower_is_there(tmp_path):
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "FLWR_HOME": str(tmp_path),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PATH": "/usr/bin",
+    }
+    done = call([PROGRAMS / "python", "-c", PROGRAM], env=environment)
+    assert done.stdout.strip().endswith("all there"), (
+        "the installed Flower is not the one that nestling/flower/flower_api.py was written for: " + done.stderr
+    )
+
+
+def test_one_module_imports_flower():
+    package = ROOT / "nestling"
+    importing = {
+        path.name
+        for path in package.rglob("*.py")
+        if any(line.strip().startswith(("from flwr", "import flwr")) for line in path.read_text().splitlines())
+    }
+    assert importing == {"flower_api.py"}
+
+
+@pytest.mark.slow
+def test_the_core_imports_neither_flower_nor_ray():
+    program = (
+        "import sys, nestling, nestling.experiment.device_run, nestling.cli.app; nestling.run; nestling.federate; "
+        "print([name for name in ('flwr', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
