@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestling.cli.screen import AsJson, DataDir, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, working
 from nestling.cli.side_by_side import WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
@@ -32,6 +32,7 @@ def compare_command(
         int, typer.Option("--processes", min=0, help="How many experiments run at the same time; 0 means one per core.")
     ] = 0,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
     page: WriteReport = True,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +48,7 @@ def compare_command(
         chosen = [source for source in sources if "=" not in source]
         existing = [Path(source) for source in chosen if Path(source).is_dir()]
         new = _experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
-    run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json)
+    run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json, quiet=quiet)
 
 
 def _experiments(sources: list[str], settings: list[str], seeds: int, folder: Path) -> dict[Path, Experiment]:

@@ -21,10 +21,10 @@ from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS
 
 CONFIG, IDENTITY, METRICS, EVENTS = "config.toml", "identity.json", "metrics.jsonl", "events.jsonl"
 SUMMARY, SECONDS, MODEL = "summary.json", "seconds.json", "model.safetensors"
-STATISTICS = "statistics.safetensors"
+STATISTICS, PROGRESS, TRACKING = "statistics.safetensors", "progress.json", "tracking.json"
 CHECKPOINTS, SUBMODELS = "checkpoints", "submodels"
 _FILES = {  # folder → pattern of the names of files in it that are written as drafts first
-    ".": "|".join(map(re.escape, (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL, STATISTICS))),
+    ".": "|".join(map(re.escape, (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL, STATISTICS, PROGRESS, TRACKING))),
     SUBMODELS: r".+\.safetensors",
     **dict.fromkeys(CLIENT_FOLDERS, CLIENT_FILE.pattern),
 }

@@ -22,7 +22,7 @@ from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError
 from nestling.events import EventLog, collect, report
 from nestling.experiment import checkpoint
-from nestling.experiment.callback import Callback, Callbacks
+from nestling.experiment.callback import Callback
 from nestling.experiment.changes import check_rounds, check_settings
 from nestling.experiment.directory import CHECKPOINTS, CONFIG, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
@@ -32,9 +32,11 @@ from nestling.experiment.identity import Identity, config_text, describe, with_n
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
+from nestling.experiment.run_callbacks import run_callbacks
 from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.experiment.simulator import Simulator
 from nestling.experiment.statistics_file import write_statistics
+from nestling.experiment.trackers import Tracker
 from nestling.experiment.worker_factory import worker_factory
 from nestling.files import write_whole
 from nestling.kernels.device import find_device
@@ -82,6 +84,8 @@ def run(
     method: Method | None = None,
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
+    track: str | Tracker | Iterable[str | Tracker] = (),
+    quiet: bool = False,
 ) -> Result:
     """Run an experiment to its end.
 
@@ -94,7 +98,12 @@ def run(
     model, dataset, partition, method, task
         Your own objects, instead of those that the settings name; see `nestling.experiment.simulation.Overrides`.
     callbacks
-        Called during the run: progress bars, TensorBoard, your own.
+        Called during the run: your own progress bars, for example.
+    track
+        Trackers of experiments: ``"tensorboard"``, ``"wandb"``, ``"trackio"``, ``"mlflow"``, or objects of
+        `nestling.experiment.trackers`.
+    quiet
+        Whether to print no progress; by default there is a line per evaluated round on stderr.
 
     Examples
     --------
@@ -107,13 +116,16 @@ def run(
     settings = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _check_resources(settings)
     folder = None if out is None else Path(out)
+    callback = run_callbacks(callbacks, track, folder, quiet=quiet)
     overrides = Overrides(settings, model, dataset, partition, method, task)
     overrides = replace(overrides, experiment=with_names(overrides))
     with (
         EventLog(None).active() as log,
         new_run(folder) if folder is not None else nullcontext(),
         clean_torch(settings.threads, settings.device),
+        callback,
     ):
+        callback.on_phase("reading data")
         objects = describe(overrides) if folder is not None else {}
         simulation = simulate(overrides)
         check_first_step(simulation)
@@ -124,7 +136,7 @@ def run(
                 write_whole(folder / CONFIG, text)  # last: with it, the run has begun
         state = ServerState.start(simulation.setup, folder)
         with writing(folder):
-            return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
+            return _run_rounds(overrides, simulation, state, folder=folder, callback=callback, log=log)
 
 
 def check_start(experiment: Experiment) -> None:
@@ -152,6 +164,8 @@ def resume(
     method: Method | None = None,
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
+    track: str | Tracker | Iterable[str | Tracker] = (),
+    quiet: bool = False,
 ) -> Result:
     """Continue a run from its last checkpoint; if the run is done, return its result.
 
@@ -166,7 +180,7 @@ def resume(
         Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
     model, dataset, partition, method, task
         The same objects as `run` got, if any.
-    callbacks
+    callbacks, track, quiet
         As in `run`.
 
     Examples
@@ -181,6 +195,7 @@ def resume(
     """
     end_if_script_is_unguarded()
     folder = Path(out)
+    callback = run_callbacks(callbacks, track, folder, quiet=quiet)
     with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
@@ -193,7 +208,8 @@ def resume(
         overrides = replace(overrides, levels_text=identity.levels or None)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
-        with clean_torch(experiment.threads, experiment.device):
+        with clean_torch(experiment.threads, experiment.device), callback:
+            callback.on_phase("reading data")
             simulation = simulate(overrides)
             state = checkpoint.read(folder, simulation.setup)
             identity.check_built(folder, simulation, started_over=state is None)
@@ -212,7 +228,7 @@ def resume(
                     write_whole(folder / CONFIG, config_text(experiment, objects))
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
                 checkpoint.clean(folder, state)
-                return _run_rounds(overrides, simulation, state, folder=folder, callbacks=callbacks, log=log)
+                return _run_rounds(overrides, simulation, state, folder=folder, callback=callback, log=log)
 
 
 def _run_rounds(
@@ -221,11 +237,10 @@ def _run_rounds(
     state: ServerState,
     *,
     folder: Path | None,
-    callbacks: Iterable[Callback],
+    callback: Callback,
     log: EventLog,
 ) -> Result:
     settings, task = simulation.settings, simulation.setup.task
-    callback = Callbacks(callbacks)
     record = _record(folder, settings, state)
     record.start()
     state = replace(state, best=_best(record, task))
@@ -233,6 +248,7 @@ def _run_rounds(
         log.open(folder, state.round)
     began = time.perf_counter() - _earlier_seconds(folder)
     callback.on_start(simulation, state)
+    callback.on_phase("starting workers" if settings.workers > 1 or settings.engine == "ray" else "training")
     local: dict[str, float] | None = None
 
     def save(*, tidy: bool = True) -> None:
@@ -241,7 +257,7 @@ def _run_rounds(
             _save(folder, state, record, time.perf_counter() - began, statistics=statistics, tidy=tidy)
 
     engine = _engine(overrides, simulation, partial(save, tidy=False))  # it is called while a round is running
-    simulator = Simulator(simulation, engine, callback.on_client)
+    simulator = Simulator(simulation, engine, callback.on_client, callback.on_training)
     try:
         while state.round < settings.rounds:
             log.round = state.round + 1
@@ -255,6 +271,7 @@ def _run_rounds(
             callback.on_round(line, state)
             if state.round % settings.checkpoint_every == 0:
                 save()
+        callback.on_phase("testing" if local is None else "saving")
         if local is None:  # all rounds were done already, and the record does not hold the clients' accuracies
             figures, local = simulator.evaluate(state)
             if "evaluation" not in record.rounds[-1]:  # the run has fewer rounds than before

@@ -10,6 +10,7 @@ from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import Plan
 from nestling.cut.extract import State
 from nestling.engines import Engine, LocalEngine
+from nestling.experiment.callback import Training
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Simulation
 from nestling.kernels.device import find_device
@@ -29,8 +30,8 @@ class Simulator:
         The experiment.
     engine
         Where clients train; by default, in this process.
-    tick
-        Called once for every client whose update arrives.
+    tick, on_training
+        As of `SimulatedClients`.
 
     Examples
     --------
@@ -43,7 +44,11 @@ class Simulator:
     """
 
     def __init__(
-        self, simulation: Simulation, engine: Engine | None = None, tick: Callable[[], None] | None = None
+        self,
+        simulation: Simulation,
+        engine: Engine | None = None,
+        tick: Callable[[], None] = lambda: None,
+        on_training: Callable[[Training], None] = lambda training: None,
     ) -> None:
         self._simulation = simulation
         settings, setup = simulation.settings, simulation.setup
@@ -51,7 +56,7 @@ class Simulator:
             device = find_device(settings.device)
             public = simulation.public_at_clients
             engine = LocalEngine(partial(GroupWorker, setup, simulation.data, device, settings.precision, public))
-        self.clients = SimulatedClients(simulation, engine, tick)
+        self.clients = SimulatedClients(simulation, engine, tick, on_training)
         self._merge = Merge(setup, ServerState.start(setup))
         self._measured: tuple[int, Mapping[str, State]] = (-1, {})
 
