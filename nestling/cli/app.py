@@ -84,7 +84,13 @@ _add(
     "nestling reproduce heterofl-table2 --scale paper --seeds 3 --results elsewhere/results.json",
 )
 _add("watch", watch_command, "nestling watch runs/first", "nestling watch runs/compare --port 8080 --no-open")
-_add("report", report_command, "nestling report runs/compare", "nestling report runs/first --out page.html")
+_add(
+    "report",
+    report_command,
+    "nestling report runs/compare",
+    "nestling report runs/first --out page.html",
+    "nestling report runs/compare --figures pdf --latex",
+)
 _add("list", list_command, "nestling list models --json", "nestling list presets fedrolex cifar10 laptop")
 _add(
     "cost",

@@ -25,7 +25,7 @@ _OPTIONAL = {  # package → the extra that installs it
     "pillow": "data",
     "scipy": "data",
     "h5py": "text",
-    "plotly": "report",
+    "matplotlib": "figures",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
     "trackio": "trackio",

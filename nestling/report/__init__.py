@@ -1,7 +1,7 @@
-"""Reports on finished runs: a table for the terminal, and one self-contained HTML page."""
+"""Reports on finished runs: a table for the terminal, one self-contained HTML page, and figures for papers."""
 
-from nestling.report.find import find
-from nestling.report.page import write
+from nestling.report.find import find, find_readable
+from nestling.report.page import page_data, page_html, write
 from nestling.report.panels import Panel, panel
 from nestling.report.read import Run, read
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
@@ -16,6 +16,9 @@ __all__ = [
     "compare",
     "experiments",
     "find",
+    "find_readable",
+    "page_data",
+    "page_html",
     "panel",
     "read",
     "terminal",

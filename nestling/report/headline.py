@@ -143,7 +143,9 @@ def _rivals(best: _Entry, rivals: Sequence[_Entry]) -> str:
     whole = max([best, *rivals], key=lambda entry: entry.score)
     lead = "lowest" if best.way < 0 else "highest"
     text = f"Of {len(rivals) + 1} methods for mixed devices it has the {lead} mean over sizes"
-    text += " and the best whole model" if whole is best else f"; {whole.name} has the best whole model, {_score(whole)}"
+    text += (
+        " and the best whole model" if whole is best else f"; {whole.name} has the best whole model, {_score(whole)}"
+    )
     deviations = [entry.value.deviation or 0 for entry in (best, *rivals)]
     second = max(rivals, key=lambda entry: entry.mean_over_sizes)
     if best.mean_over_sizes - second.mean_over_sizes < max(deviations):

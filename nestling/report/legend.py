@@ -74,7 +74,7 @@ def styles(methods: Sequence[str]) -> list[Style]:
     """Return a style for every experiment, given their methods.
 
     A method has its own colour. Two experiments of one method share it, the second one hollow; of more, all but the
-    first get free colours. Once no colour is free, colours repeat, hollow.
+    first get free colours. Once no colour is free, colours repeat, hollow; grey comes last.
 
     >>> [style.place for style in styles(["fedavg", "fedrolex", "fedavg", "heterofl"])]
     [8, 1, 8, 0]
@@ -82,30 +82,21 @@ def styles(methods: Sequence[str]) -> list[Style]:
     20
     """
     counts = Counter(methods)
-    result: list[Style | None] = [None] * len(methods)
-    taken: set[int] = set()
-    for number, method in enumerate(methods):
-        place = _PREFERRED.get(method)
-        if place is not None and place not in taken and methods.index(method) == number:
-            result[number] = Style(place)
-            taken.add(place)
-    repeats = 0
-    for number, method in enumerate(methods):
-        if result[number] is not None:
-            continue
-        first = result[methods.index(method)]
-        free = [place for place in range(len(COLOURS)) if place not in taken and place != _GREY] or [
-            place for place in (_GREY,) if place not in taken
-        ]
-        if first is not None and counts[method] == 2:
-            result[number] = Style(first.place, hollow=True)
-        elif free:
-            result[number] = Style(free[0])
-            taken.add(free[0])
-        else:
-            result[number] = Style(repeats % len(COLOURS), hollow=True)
-            repeats += 1
-    return [style for style in result if style is not None]
+    result: dict[int, Style] = {}
+    every = [Style(place, hollow) for hollow in (False, True) for place in sorted(range(len(COLOURS)), key=_GREY.__eq__)]
+    for number, method in enumerate(methods):  # the first experiment of a method, unless a method before it has its colour
+        style = Style(_PREFERRED[method]) if method in _PREFERRED else None
+        if style and methods.index(method) == number and style not in result.values():
+            result[number] = style
+    for number, method in enumerate(methods):  # the second of two
+        first = methods.index(method)
+        if number not in result and counts[method] == 2 and first in result:
+            result[number] = Style(result[first].place, hollow=True)
+    for number in range(len(methods)):
+        if number not in result:
+            free = (style for style in every if style not in result.values())
+            result[number] = next(free, every[number % len(every)])
+    return [result[number] for number in range(len(methods))]
 
 
 def display_names(groups: Sequence[Experiment]) -> list[str]:

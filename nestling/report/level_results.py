@@ -11,6 +11,8 @@ from nestling.report.measures import leading
 from nestling.report.read import Level, Run
 from nestling.report.runs_by_seed import Experiment, Statistic, statistic
 
+_FULL = "full"  # the level of methods that do not cut the model
+
 
 @dataclass(frozen=True)
 class LevelResult:
@@ -70,7 +72,7 @@ def _computed_levels(config: str, names: tuple[str, ...]) -> Mapping[str, Level]
         foreign = ":" in experiment.method + experiment.model.name + experiment.parts  # a page imports nobody's code
         if foreign or experiment.data.name not in IMAGES:
             return {}
-        ratios = {name: parse_level(name).ratio for name in names}
+        ratios = {name: 1.0 if name == _FULL else parse_level(name).ratio for name in names}
         costs = level_costs(experiment)  # the largest first; one, if all clients train the same slice
     except NestlingError:
         return {}

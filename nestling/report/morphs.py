@@ -112,6 +112,8 @@ def _gaps(run: Run) -> dict[int, float]:
 def _of_trained(entry: Round, levels: Mapping[str, int]) -> float | None:
     """Return the test accuracy of the sub-models that clients trained, or None if one of them was not tested."""
     submodels = entry.measured.submodels if entry.measured else {}
+    if len(submodels) == 1:  # all clients train the same, whatever their level
+        return next(iter(submodels.values())).get("accuracy")
     accuracies = {level: submodels.get(level, {}).get("accuracy") for level, count in levels.items() if count}
     if not accuracies or any(value is None for value in accuracies.values()):
         return None
@@ -137,7 +139,6 @@ def _track(group: Experiment, name: str) -> dict[int, float]:
 def _is_kept(value: Any) -> bool:
     """Return whether a value describes the first and the last network: when → axis → share."""
     return isinstance(value, Mapping) and all(
-        isinstance(value.get(when), Mapping)
-        and all(isinstance(share, int | float) for share in value[when].values())
+        isinstance(value.get(when), Mapping) and all(isinstance(share, int | float) for share in value[when].values())
         for when in ("first", "last")
     )

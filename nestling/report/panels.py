@@ -96,7 +96,10 @@ def axis(name: str, title: str, unit: Unit = "number", *, log: bool = False, bet
 
 
 def lines(
-    axes: Sequence[Mapping[str, Any]], measures: Sequence[Mapping[str, Any]], series: Sequence[Mapping[str, Any]], **more: Any
+    axes: Sequence[Mapping[str, Any]],
+    measures: Sequence[Mapping[str, Any]],
+    series: Sequence[Mapping[str, Any]],
+    **more: Any,
 ) -> Figure:
     """Return a figure of lines.
 

@@ -7,12 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nestling.report.page import card, document, save
-from nestling.report.panels import COLOURS, Figure, figure
+from nestling.report.page import page_html, save
+from nestling.report.panels import Figure, axis
 
 SHOWN = 400  # clients in the map: more would be narrower than a pixel
-
-_SCALE = [[0.0, "#d3e7ef"], [0.12, "#8fc0d4"], [0.45, "#2a6f97"], [1.0, "#012a4a"]]  # most shades for few samples
 
 
 def draw(held: Tensor, path: str | Path, title: str, about: str = "") -> Path:
@@ -27,61 +25,46 @@ def draw(held: Tensor, path: str | Path, title: str, about: str = "") -> Path:
     title, about
         The heading, and a line below it.
     """
-    clients, classes = held.shape
+    clients = len(held)
     part = f"the first {SHOWN} of {clients:,} clients" if clients > SHOWN else "all clients"
-    tick = 1 if classes <= 20 else 5 if classes <= 50 else 10
-    figures: list[Figure] = []
-    whole = card("Samples of each class", f"A column is a client ({part}).", _map(held[:SHOWN], tick), figures, True)
-    sizes = card("Sizes of clients", "How many clients have how many samples.", _sizes(held.sum(1)), figures)
-    holders = card("Clients per class", "How many clients hold a class.", _holders(held, tick), figures)
-    main = f'<div class="grid">{whole}</div><div class="grid">{sizes}{holders}</div>'
-    return save(document(title, "Nestling partition", [about], main, figures=figures), path)
+    panels = [
+        ("Samples of each class", f"A column is a client ({part}); empty is none.", "first", _map(held[:SHOWN])),
+        ("Sizes of clients", "How many clients have how many samples.", "overview", _sizes(held.sum(1))),
+        ("Clients per class", "How many clients hold a class.", "overview", _holders(held)),
+    ]
+    page = {
+        "title": f"{title} – Nestling",
+        "kicker": "Nestling partition",
+        "heading": title,
+        "sentences": [about] if about else [],
+        "panels": [
+            {"name": name.lower().replace(" ", "-"), "title": name, "about": how, "section": where, "figures": [figure]}
+            for name, how, where, figure in panels
+        ],
+    }
+    return save(page_html(page), path)
 
 
-def _map(held: Tensor, tick: int) -> Figure:
-    clients, classes = held.shape
-    trace = {
-        "type": "heatmap",
-        # None instead of 0 leaves a cell empty, so that few samples differ visibly from none
-        "z": [[value or None for value in row] for row in held.T.tolist()],
-        "colorscale": _SCALE,
-        "zmin": 0,
-        "zmax": int(held.max()),  # plotly ignores zmin alone
-        "xgap": 1 if clients <= 150 else 0,
-        "ygap": 1 if classes <= 50 else 0,
-        "colorbar": {"title": {"text": "samples"}, "thickness": 12},
-        "hovertemplate": "client %{x}, class %{y}: %{z:,} samples<extra></extra>",
-    }
-    axes = {
-        "xaxis": {"showgrid": False},
-        "yaxis": {"dtick": tick, "autorange": "reversed", "showgrid": False},
-    }
-    return figure([trace], "client", "class", height=420, **axes)
+def _map(held: Tensor) -> Figure:
+    axes = {"axes": [axis("client", "client")], "measures": [axis("class", "class")]}
+    return {"kind": "map", "title": "samples", **axes, "values": held.T.tolist()}
 
 
 def _sizes(sizes: Tensor) -> Figure:
     middles, width, heights = _bins(sizes)
-    trace = {
-        "type": "bar",
-        "x": middles,
-        "y": heights,
+    axes = {"axes": [axis("samples", "training samples")], "measures": [axis("clients", "clients")]}
+    return {
+        "kind": "columns",
+        **axes,
         "width": width,
-        "marker": {"color": COLOURS[0]},
-        "hovertemplate": "about %{x:,.0f} samples: %{y:,} clients<extra></extra>",
+        "bars": [list(pair) for pair in zip(middles, heights, strict=True)],
     }
-    close = int(sizes.max() - sizes.min()) <= 8
-    return figure([trace], "training samples", "clients", xaxis={"dtick": 1} if close else {})
 
 
-def _holders(held: Tensor, tick: int) -> Figure:
-    trace = {
-        "type": "bar",
-        "x": list(range(held.shape[1])),
-        "y": (held > 0).sum(0).tolist(),
-        "marker": {"color": COLOURS[1]},
-        "hovertemplate": "class %{x}: %{y:,} clients<extra></extra>",
-    }
-    return figure([trace], "class", "clients", xaxis={"dtick": tick})
+def _holders(held: Tensor) -> Figure:
+    axes = {"axes": [axis("class", "class")], "measures": [axis("clients", "clients")]}
+    bars = [[place, count] for place, count in enumerate((held > 0).sum(0).tolist())]
+    return {"kind": "columns", **axes, "width": 1, "bars": bars}
 
 
 def _bins(sizes: Tensor) -> tuple[list[float], int, list[int]]:

@@ -84,7 +84,9 @@ def nested(groups: Sequence[Experiment]) -> list[Figure] | None:
             for result in results
         ]
         key = tuple((size["name"], size["parameters"]) for size in sizes)
-        figures.setdefault(key, {"kind": "nested", "sizes": sizes, "experiments": []})["experiments"].append(group.number)
+        figures.setdefault(key, {"kind": "nested", "sizes": sizes, "experiments": []})["experiments"].append(
+            group.number
+        )
     return list(figures.values()) or None
 
 
@@ -142,7 +144,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 @panel(
     "Who took part",
-    "How often clients of every level trained, over all rounds and seeds, from the largest level (dark) to the smallest.",
+    "How often clients trained which size, over all rounds and seeds, from the largest (dark) to the smallest.",
     section="overview",
 )
 def participation(groups: Sequence[Experiment]) -> Figure | None:
@@ -156,12 +158,16 @@ def participation(groups: Sequence[Experiment]) -> Figure | None:
                 counts[level] = counts.get(level, 0) + count
         if not sum(counts.values()):
             continue
-        order = [level for result in level_results(group) for level in result.levels]
-        names = sorted(counts, key=lambda name: (order.index(name) if name in order else len(order), name))
+        results = level_results(group)
+        sizes = {level: result.name for result in results for level in result.levels}
+        parts = dict.fromkeys(sizes.values(), 0)
+        for level, count in sorted(counts.items()):
+            name = results[0].name if len(results) == 1 else sizes.get(level, level)  # some train the same at all levels
+            parts[name] = parts.get(name, 0) + count
         rows.append(
             {
                 "experiment": group.number,
-                "parts": [{"name": f"level {name}", "count": counts[name]} for name in names],
+                "parts": [{"name": f"level {name}", "count": count} for name, count in parts.items() if count],
                 "dropped": sum(entry.dropped for entry in history),
                 "rounds": len(history),
             }
@@ -185,7 +191,9 @@ def coverage(groups: Sequence[Experiment]) -> list[Figure] | None:
             units = [sum(values) for values in zip(*(count[:size] for count in counts), strict=True)]
             most = max(units)
             runs = [[len(list(same)), shade] for shade, same in groupby(shades(units))]
-            rows.append({"name": name, "units": size, "even": short(min(units) / most) if most else None, "shades": runs})
+            rows.append(
+                {"name": name, "units": size, "even": short(min(units) / most) if most else None, "shades": runs}
+            )
         if rows:
             figures.append({"kind": "strips", "experiment": group.number, "rows": rows, "title": "times trained"})
     return figures or None

@@ -49,7 +49,13 @@ def _by_place(groups: Sequence[Experiment], key: str, x: str, y: str) -> list[Fi
                 }
             )
         figures.append(
-            lines([axis(x, f"{x}, from input to output")], [axis(y, y)], series, experiment=group.number, names=list(order))
+            lines(
+                [axis(x, f"{x}, from input to output")],
+                [axis(y, y)],
+                series,
+                experiment=group.number,
+                names=list(order),
+            )
         )
     return figures or None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from nestling.report.panels import COLOURS
+from nestling.report.legend import COLOURS
 
 _WIDTH, _HEIGHT = 400, 300  # of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 30, 44

@@ -1,7 +1,6 @@
 """The commands `nestling data get` and `nestling data show`."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 from nestling.cli.data import data_app
 from nestling.data import DATASETS
 from nestling.data.catalog import Source
-from nestling.errors import DataError, NestlingError, ReportError
+from nestling.errors import DataError, NestlingError
 from nestling.report.partition_panel import SHOWN, draw
 
 program = typer.Typer()
@@ -108,7 +107,7 @@ def test_picture_is_one_page_that_needs_nothing_else(tmp_path):
     assert "20 clients, iid" in text
     assert "<script src" not in text
     assert "<link" not in text.replace('<link rel="icon" href="data:,">', "")
-    assert '"type":"heatmap"' in text
+    assert '"kind":"map"' in text
 
 
 def test_picture_of_many_clients_stays_small_and_says_so(tmp_path):
@@ -119,13 +118,6 @@ def test_picture_of_many_clients_stays_small_and_says_so(tmp_path):
     assert many.stat().st_size - few.stat().st_size < 1000
     assert f"the first {SHOWN} of 100,000 clients" in many.read_text(encoding="utf-8")
     assert "<title>&lt;b&gt; &amp; co – Nestling</title>" in many.read_text(encoding="utf-8")
-
-
-def test_picture_without_plotly(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match=r"the page needs the package 'plotly': pip install 'nestling\[report\]'"):
-        draw(torch.ones(2, 2, dtype=torch.int64), tmp_path / "x.html", "x")
-    assert not (tmp_path / "x.html").exists()
 
 
 def test_show_a_text_reads_the_clients_that_are_shown_alone():

@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from nestling.report.read import Evaluation, Run
 from nestling.seeds import numpy_stream
 
 LEVELS = {
@@ -136,3 +138,34 @@ def make(
     if finished:
         (directory / "summary.json").write_text(json.dumps(summary(method, seed, rounds, history)))
     return directory
+
+
+_END = Evaluation(3, {"global_accuracy": 0.5, "worst_submodel": 0.25}, {})
+_ONE = Run(
+    directory=Path("one"),
+    config="",
+    settings={"rounds": 3},
+    name="one",
+    method="fedavg",
+    model="cnn",
+    dataset="digits",
+    partition="iid",
+    seed=0,
+    rounds=3,
+    rounds_done=3,
+    finished=True,
+    history=(),
+    final=_END,
+    best=_END,
+    bytes=2048,
+    client_macs=5_000_000,
+    simulated_seconds=None,
+    seconds=4.0,
+    command="",
+)
+
+
+def run(name="one", seed=0, accuracy=0.5, **changes) -> Run:
+    """Return a run as it is read, without files."""
+    end = Evaluation(3, {"global_accuracy": accuracy, "worst_submodel": accuracy / 2}, {})
+    return replace(_ONE, **({"name": name, "seed": seed, "final": end, "best": end} | changes))

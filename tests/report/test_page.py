@@ -1,33 +1,39 @@
-"""The page: what it draws, that nothing in a file can break out of its place, and that a browser shows it."""
+"""The page: it is one file, it says what is wrong with runs, nothing in a file breaks out, and a browser shows it."""
 
+import base64
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nestling.cli.report import report_command
-from nestling.errors import ReportError
-from nestling.report import curves, find, spread, write
-from nestling.report.page import html
-from nestling.report.panels import COLOURS, PANELS, colour, panel
-from nestling.report.runs_by_seed import experiments
+from nestling.errors import NestlingError, ReportError
+from nestling.report import find, page_data, page_html, panel, write
+from nestling.report.page_content import content
+from nestling.report.panels import PANELS
 from tests.report import report_runs
 
-pytest.importorskip("plotly", reason="the page needs nestling[report]")
+EVIL = '</script><img src="x" onerror="document.title=1"><script>document.title=2</script> & %{y} {"\ud800'
 
-EVIL = '</script><img src="x" onerror="document.title=1"> & %{y} {"'
-
-OF_SUBMODELS = ("Step sizes", "Weights of sub-models")
-OF_MORPHS = ("Units kept", "Networks on the way")
+# What a finished comparison of three methods shows; panels of single methods are tested beside their modules.
+SHOWN = {
+    "Accuracy against size": "first",
+    "Learning curves": "curves",
+    "Nested sizes": "overview",
+    "Local accuracy of clients": "overview",
+    "Who took part": "overview",
+    "Coverage: how evenly units were trained": "details",
+    "Generalisation gap": "details",
+}
 
 
 class Tags(HTMLParser):
@@ -63,204 +69,195 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(folder):
-    return find([folder])
+def data(folder):
+    return page_data(folder)
 
 
-@pytest.fixture(scope="module")
-def page(runs):
-    return html(runs)
+def embedded(page):
+    """The data in a page."""
+    return json.loads(Tags(page).scripts[0])
 
 
-def test_the_page_is_one_file_that_asks_for_nothing(page):
-    tags = Tags(page).tags
-    assert len(page.encode()) < 6_000_000
-    assert not [tag for tag, attributes in tags if "src" in attributes]
-    assert [attributes["href"] for tag, attributes in tags if "href" in attributes] == ["data:,"]
-    (policy,) = [attributes["content"] for tag, attributes in tags if "http-equiv" in attributes]
-    assert policy.startswith("default-src 'none';")
-
-
-def test_every_panel_is_there_with_words_for_those_who_cannot_see_it(page):
-    for entry in PANELS:
-        assert (f"<h3>{entry.title}</h3>" in page) == (entry.title not in OF_SUBMODELS + OF_MORPHS)
-    plots = [attributes for _, attributes in Tags(page).tags if attributes.get("class") == "plot"]
-    assert len(plots) == 7
-    assert all(plot["role"] == "img" and len(plot["aria-label"]) > 40 for plot in plots)
-    assert page.count("<details>") == 7
-    assert "unfinished" in page
-
-
-def test_submodels_with_tensors_of_their_own_have_panels(tmp_path):
-    directory = report_runs.make(tmp_path, rounds=4)
-    summary = json.loads((directory / "summary.json").read_text())
-    steps = {"1": {"stages.0.0": 1.1, "stages.0.1": 0.9}, "0.2": {"stages.0.0": 1.4}}
-    summary["panels"] = {"steps": steps, "weights": {"1": {"stem": 0.2}, "0.2": {"stem": 0.3}}}
-    (directory / "summary.json").write_text(json.dumps(summary))
-    page = html(find([tmp_path]))
-    assert all(f"<h3>{title}</h3>" in page for title in OF_SUBMODELS)
-    lines = [
-        trace
-        for figure in json.loads(Tags(page).scripts[0])["figures"]
-        for trace in figure["data"]
-        if "sub-model" in trace.get("hovertemplate", "")
+def test_the_page_is_one_small_file_that_asks_for_nothing_and_runs_its_own_scripts_alone(data):
+    page = page_html(data)
+    parsed = Tags(page)
+    assert len(page.encode()) < 400_000
+    assert not [tag for tag, attributes in parsed.tags if "src" in attributes]
+    assert [attributes["href"] for tag, attributes in parsed.tags if "href" in attributes] == ["data:,"]
+    (policy,) = [attributes["content"] for tag, attributes in parsed.tags if "http-equiv" in attributes]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src" not in policy
+    allowed = re.search("script-src ([^;]*)", policy)[1].split()
+    own = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in parsed.scripts
     ]
-    assert [(line["x"], line["y"]) for line in lines if "0.2" in line["name"]] == [([0], [1.4]), ([0], [0.3])]
-    for broken in (
-        {"steps": 3},
-        {"steps": {"1": 3}},
-        {"steps": {"1": {"stem": 1.0}, "0.2": 3}},
-        {"steps": {}},
-        {"weights": []},
-    ):
-        summary["panels"] = broken
-        (directory / "summary.json").write_text(json.dumps(summary))
-        assert "<h3>Step sizes</h3>" not in html(find([tmp_path]))
+    assert own[1:] == allowed
+    assert "nestlingRender" in parsed.scripts[-1]
 
 
-def test_networks_that_were_pruned_have_panels(tmp_path):
-    directory = report_runs.make(tmp_path, rounds=4)
-    summary = json.loads((directory / "summary.json").read_text())
-    summary["panels"] = {"kept": {"first": {"stem": 0.5, "head": 0.5}, "last": {"stem": 1.0, "head": 0.125}}}
-    (directory / "summary.json").write_text(json.dumps(summary))
+def test_a_live_page_has_a_place_for_status_lines_and_may_ask_its_server(data):
+    live, still = page_html(data, live=True), page_html(data)
+    assert '<div id="nestling-live"></div>' in live
+    assert "connect-src 'self'" in live
+    assert "nestling-live" not in Tags(still).tags
+    assert embedded(live) == embedded(still)
+
+
+def test_every_panel_has_its_section_and_a_sentence(data):
+    assert {panel["title"]: panel["section"] for panel in data["panels"]} == SHOWN
+    assert all(len(panel["about"]) > 40 for panel in data["panels"])
+    assert [len(one["runs"]) for one in data["runs"]] == [2, 2, 2, 1]
+    assert [one["name"] for one in data["experiments"]] == ["FedAvg", "FedRolex", "HeteroFL", "NeFL"]
+
+
+def test_what_is_unfinished_is_said(data):
+    (problem,) = data["problems"]
+    assert problem.startswith("nefl-digits, seed 0, is not finished: 4 of 8 rounds. It goes on with: nestling resume ")
+
+
+def test_numbers_are_those_of_the_summary(folder, data):
+    summary = json.loads((folder / "heterofl-digits/seed-0/summary.json").read_text())
+    other = json.loads((folder / "heterofl-digits/seed-1/summary.json").read_text())
+    comparison, sizes = data["tables"]
+    titles = [column["title"] for column in comparison["columns"]]
+    (row,) = [row for row in comparison["rows"] if row["cells"][0]["text"] == "heterofl-digits"]
+    cells = dict(zip(titles, row["cells"], strict=True))
+    means = {
+        title: (summary["final"][key] + other["final"][key]) / 2
+        for title, key in (("final global", "global_accuracy"), ("final worst", "worst_submodel"))
+    }
+    for title, mean in means.items():
+        assert cells[title]["value"] == pytest.approx(mean, abs=1e-12)
+        assert cells[title]["text"].startswith(f"{100 * mean:.1f} ± ")
+    (smallest,) = [
+        row for row in sizes["rows"] if row["cells"][0]["text"] == "heterofl-digits" and row["cells"][1]["text"] == "e"
+    ]
+    assert [cell["value"] for cell in smallest["cells"][2:5]] == list(summary["levels"]["e"].values())[1:]
+
+
+def test_an_empty_folder_gives_a_page_that_says_so(tmp_path):
+    data = page_data(tmp_path)
+    assert data["problems"] == [f"there is no run in {tmp_path}: a run directory holds config.toml and metrics.jsonl"]
+    assert data["heading"] == "Nothing was measured yet"
+    assert str(tmp_path) in json.dumps(embedded(page_html(data)))
+
+
+def test_a_run_without_rounds_gives_a_page_that_says_so(tmp_path):
+    directory = report_runs.make(tmp_path, finished=False)
+    (directory / "metrics.jsonl").write_text("")
+    data = page_data(directory)
+    assert data["heading"] == "Nothing was measured yet"
+    assert "no round is complete" in data["problems"][0]
+    assert data["panels"] == []
+
+
+def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path):
+    report_runs.make(tmp_path, "heterofl", rounds=4)
+    (report_runs.make(tmp_path, "fedavg", rounds=4) / "summary.json").write_text('{"method": 3}')
+    data = page_data(tmp_path)
+    assert "summary.json: expected `str`, got `int`" in data["problems"][0]
+    assert [one["method"] for one in data["experiments"]] == ["heterofl"]
+
+
+def test_values_that_are_no_numbers_are_gaps_and_the_page_says_so(tmp_path):
+    directory = report_runs.make(tmp_path, rounds=8)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    tested = [line for line in lines if "evaluation" in line]
-    for line in tested:
-        line["evaluation"]["networks"] = {"averaged": {"accuracy": 0.5}, "morphed": {"accuracy": 0.25}}
+    lines[3]["evaluation"]["global_accuracy"] = float("nan")
+    lines[5]["train_loss"] = float("inf")
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    page = html(find([tmp_path]))
-    assert all(f"<h3>{title}</h3>" in page for title in OF_MORPHS)
-    figures = json.loads(Tags(page).scripts[0])["figures"]
-    bars = [trace for figure in figures for trace in figure["data"] if trace["type"] == "bar" and "stem" in trace["x"]]
-    assert [bar["y"] for bar in bars] == [[0.5, 0.5], [1.0, 0.125]]
-    drawn = {trace["name"].rpartition(": ")[2]: trace for figure in figures for trace in figure["data"]}
-    assert drawn["morphed"]["y"] == [0.25] * len(tested)
-    assert drawn["server"]["y"] == [line["evaluation"]["global_accuracy"] for line in tested]
-    summary["panels"] = {"kept": {"first": 3}}
-    (directory / "summary.json").write_text(json.dumps(summary))
-    assert "<h3>Units kept</h3>" not in html(find([tmp_path]))
-
-
-def test_the_gap_is_that_of_the_rounds_since_the_last_test(tmp_path):
-    directory = report_runs.make(tmp_path, rounds=4)
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    for line, accuracy in zip(lines, (0.2, 0.4, 0.6, 0.8), strict=True):
-        line["train_accuracy"] = accuracy
-        line.pop("evaluation", None)
-    for line, accuracy in ((lines[1], 0.1), (lines[3], 0.5)):
-        line["evaluation"] = {"global_accuracy": accuracy}
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    figures = json.loads(Tags(html(find([tmp_path]))).scripts[0])["figures"]
-    (gap,) = [figure for figure in figures if "training less test" in json.dumps(figure)]
-    assert gap["data"][0]["x"] == [2, 4]
-    assert gap["data"][0]["y"] == pytest.approx([0.2, 0.2])
+    data = page_data(tmp_path)
+    assert (
+        "values that are not numbers, drawn as gaps: global_accuracy (1 times), train_loss (1 times)"
+        in data["problems"][0]
+    )
+    (curves,) = [panel["figures"][0] for panel in data["panels"] if panel["title"] == "Learning curves"]
+    assert [value is None for value in curves["series"][0]["y"]["global_accuracy"]] == [False, True, False, False]
+    assert "NaN" not in page_html(data)
 
 
 def test_nothing_from_a_file_breaks_out_of_its_place(tmp_path):
+    directory = evil(tmp_path)
+    data = page_data(tmp_path)
+    page = page_html(data)
+    parsed = Tags(page)
+    assert "img" not in {tag for tag, _ in parsed.tags}
+    assert len(parsed.scripts) == 6
+    assert embedded(page) == data
+    assert EVIL in data["runs"][0]["runs"][0]["command"]
+    write(find([tmp_path]), directory / "report.html")
+
+
+def evil(tmp_path):
+    """A run whose every name tries to run a script."""
     directory = report_runs.make(tmp_path, rounds=4)
     summary = json.loads((directory / "summary.json").read_text())
     summary |= {"name": EVIL, "method": EVIL, "dataset": EVIL, "partition": EVIL, "command": EVIL}
     summary["coverage"] = {EVIL: [1, 2]}
-    summary["panels"] = {"steps": {EVIL: {EVIL: 1.0}}, "weights": {EVIL: {EVIL: 0.1}}}
+    summary["panels"] = {
+        "steps": {EVIL: {EVIL: 1.0}},
+        "weights": {EVIL: {EVIL: 0.1}},
+        "kept": {"first": {EVIL: 1.0}, "last": {EVIL: 0.5}},
+    }
     summary["levels"][EVIL] = summary["levels"].pop("a")
     summary["final"]["submodels"][EVIL] = {"accuracy": 0.3}
     (directory / "summary.json").write_text(json.dumps(summary))
-    (directory / "config.toml").write_text(f"# {EVIL}\n")
+    (directory / "config.toml").write_text(f"# {EVIL[:-1]}\n")
     text = (directory / "metrics.jsonl").read_text().replace('"worst_submodel"', json.dumps(EVIL))
     (directory / "metrics.jsonl").write_text(text)
-    page = html(find([tmp_path]))
-    parsed = Tags(page)
-    assert "img" not in {tag for tag, _ in parsed.tags}
-    assert len(parsed.scripts) == 3
-    figures = json.loads(parsed.scripts[0])
-    assert all("<" not in trace["name"] for figure in figures["figures"] for trace in figure["data"])
-    assert "# &lt;/script&gt;" in page
+    return directory
 
 
-def test_a_method_adds_a_panel_with_one_function(runs):
-    @panel("How it morphs", "Read it like this & that.")
-    def morphs(given):
-        return f"<p>{len(given)} morphs</p>"
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_no_summary_makes_the_page_fail(tmp_path, data):
+    directory = tmp_path / "heterofl-digits" / "seed-0"
+    shutil.rmtree(tmp_path / "heterofl-digits", ignore_errors=True)
+    report_runs.make(tmp_path, rounds=2)
+    summary = json.loads((directory / "summary.json").read_text())
+    place = summary
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = [value for value in place.values() if isinstance(value, dict) and value]
+        place = data.draw(st.sampled_from(inner)) if inner else place
+    place[data.draw(st.sampled_from(sorted(place)) | st.text(max_size=5))] = data.draw(ANY)
+    (directory / "summary.json").write_text(json.dumps(summary))
+    page = page_data(tmp_path)
+    assert embedded(page_html(page)) == page
+
+
+def test_a_method_adds_a_panel_with_one_function(folder):
+    @panel("How it morphs", "Read it like this & that.", section="overview")
+    def morphs(groups):
+        return {"kind": "columns", "axes": [], "measures": [], "bars": [[len(groups), 1]], "width": 1}
 
     try:
-        document = html(runs)
+        data = page_data(folder)
     finally:
         PANELS.pop()
-    assert "<h3>How it morphs</h3>" in document
-    assert "this &amp; that" in document
-    assert "<p>7 morphs</p>" in document
+    (own,) = [one for one in data["panels"] if one["title"] == "How it morphs"]
+    assert own["figures"][0]["bars"] == [[4, 1]]
 
 
-def test_panels_without_data_are_left_out(tmp_path):
-    directory = report_runs.make(tmp_path, finished=False)
-    (directory / "metrics.jsonl").write_text("")
-    page = html(find([tmp_path]))
-    assert 'class="plot"' not in page
-    assert "<h1>Nothing was measured yet</h1>" in page
+def test_a_panel_that_fails_is_named(folder):
+    @panel("Broken", "It divides by zero.")
+    def broken(groups):
+        return 1 / 0
+
+    try:
+        data = page_data(folder)
+    finally:
+        PANELS.pop()
+    assert "the panel 'Broken' cannot be drawn: ZeroDivisionError: division by zero" in data["problems"]
 
 
-def test_curves_are_means_over_seeds_in_one_colour_per_experiment(runs):
-    drawn = curves.by_bytes(runs)
-    (line,) = [
-        trace
-        for trace in drawn["data"]
-        if trace["name"] == "heterofl-digits" and trace["meta"]["measure"] == "worst_submodel" and "fill" not in trace
-    ]
-    own = [run for run in runs if run.method == "heterofl"]
-    last = [run.history[-1] for run in own]
-    assert line["y"][-1] == pytest.approx(sum(entry.evaluation["worst_submodel"] for entry in last) / 2)
-    assert line["x"][-1] * 1024**2 == pytest.approx(sum(entry.bytes for entry in last) / 2)
-    for figure in (drawn, curves.by_round(runs), spread.by_size(runs)):
-        for trace in figure["data"]:
-            if "fill" not in trace:
-                assert trace["line"]["color"] == colour(trace["meta"]["experiment"])
-
-
-def test_seeds_are_averaged_only_where_all_have_a_value(tmp_path):
-    for seed, rounds in ((0, 8), (1, 16)):
-        report_runs.make(tmp_path, seed=seed, rounds=rounds, finished=False)
-        config = tmp_path / "heterofl-digits" / f"seed-{seed}" / "config.toml"
-        config.write_text(config.read_text().replace(f"rounds = {rounds}", "rounds = 99"))
-    (experiment,) = experiments(find([tmp_path]))
-    places = [place for place, _ in curves.points(experiment, "global_accuracy", lambda entry: entry.round)]
-    assert places == [2, 4]
-
-
-def test_coverage_shows_a_staircase_and_an_even_roll(runs):
-    heterofl = next(run for run in runs if run.method == "heterofl")
-    strip = spread.shades(heterofl.coverage["conv4"])
-    assert sorted(strip, reverse=True) == strip
-    assert len(set(strip)) == 5
-    drawn = spread.coverage(runs)
-    assert drawn.count('class="strips"') == 3
-    assert ">20%<" in drawn
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=700))
-def test_shades_keep_to_their_range(units):
-    strip = spread.shades(units)
-    assert len(strip) == 128
-    assert all(0 <= shade <= 1 for shade in strip)
-    if len(units) <= 128:
-        assert max(strip) == (1 if any(units) else 0)
-    if len(set(units)) == 1:
-        assert set(strip) == {1.0 if units[0] else 0.0}
-
-
-def luminance(hex_colour):
-    parts = [int(hex_colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("ground", ["#ffffff", "#181c20"])
-@pytest.mark.parametrize("ink", COLOURS)
-def test_colours_can_be_seen_on_light_and_dark(ink, ground):
-    light, dark = sorted((luminance(ink), luminance(ground)), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 3
-
-
-def test_writing_replaces_the_file_or_leaves_it(runs, tmp_path, monkeypatch):
+def test_writing_replaces_the_file_or_leaves_it(folder, tmp_path, monkeypatch):
+    runs = find([folder])
     target = tmp_path / "report.html"
     target.write_text("old")
 
@@ -281,12 +278,6 @@ def test_writing_replaces_the_file_or_leaves_it(runs, tmp_path, monkeypatch):
         write(runs, tmp_path)
 
 
-def test_without_plotly_a_sentence_says_what_to_install(runs, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match=r"pip install 'nestling\[report\]'"):
-        html(runs)
-
-
 def program(*words):
     app = typer.Typer()
     app.command()(report_command)
@@ -299,7 +290,7 @@ def test_the_command_prints_the_table_and_where_the_page_is(folder):
     assert f"the page: {folder / 'report.html'}" in done.stdout
     assert "fedrolex-digits" in done.stdout
     assert "final: after the last round" in done.stdout
-    assert (folder / "report.html").stat().st_size > 1_000_000
+    assert embedded((folder / "report.html").read_text(encoding="utf-8")) == content(find([folder]))
 
 
 def test_the_command_prints_json_alone(folder, tmp_path):
@@ -309,34 +300,69 @@ def test_the_command_prints_json_alone(folder, tmp_path):
     assert (tmp_path / "other.html").exists()
 
 
-def test_the_command_refuses_what_is_no_run(tmp_path):
+def test_the_command_prints_the_table_for_papers(folder, tmp_path):
+    text = program(folder, "--markdown", "--out", tmp_path / "page.html").stdout
+    assert text.startswith("| experiment | seeds | rounds | final global |")
+    assert "| heterofl-digits | 2 | 8 | " in text
+    text = program(folder, "--latex", "--out", tmp_path / "page.html").stdout
+    assert r"\begin{tabular}{lrr" in text
+    assert r" \% & " in text
+    refused = program(folder, "--latex", "--json").exception
+    assert isinstance(refused, NestlingError)
+    assert "choose one" in str(refused)
+
+
+def test_the_command_writes_a_page_about_what_is_no_run_and_fails(tmp_path):
     assert isinstance(program(tmp_path).exception, ReportError)
+    assert "there is no run in" in (tmp_path / "report.html").read_text()
+    assert isinstance(program(tmp_path / "nowhere").exception, ReportError)
 
 
-# What a person would do: choose another measure, hide the first experiment, press a copy button.
+# What a person would do: choose another measure and axis, hide the first experiment, sort, copy.
 ACTIONS = """
 <script>
-const choice = document.querySelector(".choice");
+const results = {};
+const click = (selector) => document.querySelector(selector).click();
+const lines = (panel) => [...document.querySelectorAll(`#${panel} .name`)].map((node) => node.textContent);
+results.lines = lines("learning-curves");
+const choice = document.querySelector("#learning-curves select");
 choice.value = "worst_submodel";
 choice.dispatchEvent(new Event("change"));
-document.querySelector(".legend button").click(); document.querySelector(".copy").click();
-const shown = (plot) => plot.data.filter((trace) => trace.visible).map((trace) => trace.meta);
-const seen = [...document.querySelectorAll(".plot")].map(shown);
-const fetched = performance.getEntriesByType("resource").map((entry) => entry.name);
+results.measure = document.querySelector("#learning-curves .title").textContent;
+click('[data-key="learning-curves 0 x bytes"]');
+results.axis = [...document.querySelectorAll("#learning-curves .title")].at(-1).textContent;
+click(".legend button");
+results.kept = lines("learning-curves");
+results.hiddenRows = document.querySelectorAll("tr.off").length;
+const global = [...document.querySelectorAll('[data-slot="table comparison"] thead button')].find((one) => one.textContent === "final global");
+global.click();
+const column = () => [...document.querySelectorAll('[data-slot="table comparison"] tbody tr')].map((row) => Number(row.children[3].dataset.value));
+results.sorted = column();
+results.csv = Tables.csv(JSON.parse(document.getElementById("nestling-data").textContent).tables[0]);
+scrollTo(0, 700);
+const next = JSON.parse(document.getElementById("nestling-data").textContent);
+next.heading = "Another round is done";
+next.tables[0].rows.reverse();
+nestlingRender(next);
+results.again = { heading: document.querySelector("h1").textContent, sorted: column(), lines: lines("learning-curves"), scroll: scrollY,
+  measure: document.querySelector("#learning-curves select").value };
+results.fetched = performance.getEntriesByType("resource").map((entry) => entry.name);
+results.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth; // without the scroll bar
+results.ticks = [...document.querySelectorAll(".lines")].map((picture) => [...picture.querySelectorAll("text:not([class])")].map((one) => [one.getAttribute("text-anchor"), one.textContent]));
+results.title = document.title;
 document.body.insertAdjacentHTML("beforeend", "<output></output>");
-const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;  // without the scroll bar
-document.querySelector("output").textContent = JSON.stringify({ seen, fetched, wide });
+document.querySelector("output").textContent = JSON.stringify(results);
 </script></body>
 """
 
 
-@pytest.mark.slow
-def test_a_browser_draws_the_page_without_errors_or_requests(page, tmp_path):
+def browsed(page, tmp_path, width=500):
+    """Return the document of a page as chromium has it after its scripts, and what they complained of."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("there is no chromium to look at the page with")
-    target = tmp_path / "report.html"
-    target.write_text(page.replace("</body>", ACTIONS), encoding="utf-8")
+    target = tmp_path / "page.html"
+    target.write_bytes(page.encode(errors="replace"))
     options = [
         "--headless",
         "--no-sandbox",
@@ -346,20 +372,82 @@ def test_a_browser_draws_the_page_without_errors_or_requests(page, tmp_path):
         "--enable-logging=stderr",
         "--disable-dev-shm-usage",
         "--virtual-time-budget=5000",
-        "--window-size=500,900",
+        f"--window-size={width},900",
         "--dump-dom",
     ]
     command = [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", target.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert done.stdout.count('class="main-svg"') >= 6
-    assert len(re.findall(r'<g class="trace scatter', done.stdout)) >= 15
-    assert len(re.findall(r'<g class="trace violins', done.stdout)) == 2  # of three, one is hidden
-    browser = json.loads(re.search(r"<output>(.*?)</output>", done.stdout.rsplit("</script>", 1)[-1], re.DOTALL)[1])
-    assert browser["fetched"] == []
-    assert not browser["wide"]
-    for metas in browser["seen"]:
-        assert metas
-        assert all(meta["experiment"] != 0 and meta["measure"] in (None, "worst_submodel") for meta in metas)
-    first_row = re.search(r'<tr data-experiment="0"[^>]*>', done.stdout)[0]
-    assert "off" in first_row
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.slow
+def test_a_browser_draws_the_page_without_errors_or_requests(data, tmp_path):
+    document, complaints = browsed(page_html(data), tmp_path, width=1280)
+    assert complaints == []
+    assert len(re.findall('class="lines"', document)) >= 2
+    assert len(re.findall('class="line"', document)) >= 6
+    for row in data["tables"][0]["rows"]:
+        for cell in row["cells"]:
+            if cell["value"] is not None:
+                assert f'data-value="{json.dumps(cell["value"])}"' in document or cell["value"] > 1e6
+            assert f">{cell['text']}<" in document
+
+
+@pytest.mark.slow
+def test_choices_of_the_reader_stay_when_the_page_is_drawn_again(data, tmp_path):
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", page_html(data)).replace("</body>", ACTIONS)
+    document, complaints = browsed(page, tmp_path, width=800)
+    assert complaints == []
+    results = json.loads(re.findall(r"<output>(.*?)</output>", document, re.DOTALL)[-1].replace("&amp;", "&"))
+    assert results["lines"] == ["FedAvg", "FedRolex", "HeteroFL", "NeFL"] or set(results["lines"]) == {
+        "FedAvg",
+        "FedRolex",
+        "HeteroFL",
+        "NeFL",
+    }
+    assert results["measure"] == "worst sub-model (%)"
+    assert results["axis"].startswith("data sent, both ways (")
+    assert set(results["kept"]) == {"FedRolex", "HeteroFL", "NeFL"}
+    assert results["hiddenRows"] == 1 + len([row for row in data["tables"][1]["rows"] if row["experiment"] == 0])
+    assert results["sorted"] == sorted(results["sorted"], reverse=True)
+    assert results["csv"].splitlines()[0].startswith("experiment,seeds,rounds,final global")
+    assert results["csv"].count("\r\n") == 5
+    again = results["again"]
+    assert again["heading"] == "Another round is done"
+    assert (again["sorted"], set(again["lines"])) == (results["sorted"], set(results["kept"]))
+    assert again["measure"] == "worst_submodel"
+    assert again["scroll"] == 700
+    assert results["fetched"] == []
+    assert not results["wide"]
+    for ticks in results["ticks"]:
+        assert len({tuple(tick) for tick in ticks}) == len(ticks), ticks
+
+
+@pytest.mark.slow
+def test_a_browser_runs_no_script_of_a_run(tmp_path):
+    evil(tmp_path)
+    data = page_data(tmp_path)
+    document, complaints = browsed(page_html(data), tmp_path)
+    assert complaints == []
+    assert "<img" not in document
+    assert re.search("<title>(.*?)</title>", document)[1] not in ("1", "2")
+    assert len(re.findall("<script", document)) == len(Tags(page_html(data)).scripts)
+    assert "&lt;img" in document
+
+
+@pytest.mark.slow
+def test_the_policy_stops_a_script_that_is_not_ours(data, tmp_path):
+    page = page_html(data).replace("</body>", "<script>document.title = 'foreign'</script></body>")
+    document, complaints = browsed(page, tmp_path)
+    assert "<title>foreign</title>" not in document
+    assert "Content Security Policy" in complaints[0]
+
+
+@pytest.mark.slow
+def test_a_phone_is_not_scrolled_sideways(data, tmp_path):
+    check = (
+        "<script>document.title = document.documentElement.scrollWidth <= innerWidth ? 'fits' : 'wide'</script></body>"
+    )
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", page_html(data)).replace("</body>", check)
+    document, _ = browsed(page, tmp_path, width=500)  # chromium has no narrower window
+    assert "<title>fits</title>" in document

@@ -3,7 +3,6 @@
 import itertools
 import json
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,40 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestling.report import compare, experiments, find, terminal
-from nestling.report.headline import headline
-from nestling.report.read import Evaluation, Run
+from nestling.report.read import Evaluation
 from nestling.report.runs_by_seed import statistic
 from nestling.report.table import columns
 from tests.report import report_runs
-
-END = Evaluation(3, {"global_accuracy": 0.5, "worst_submodel": 0.25}, {})
-ONE = Run(
-    directory=Path("one"),
-    config="",
-    settings={"rounds": 3},
-    name="one",
-    method="fedavg",
-    model="cnn",
-    dataset="digits",
-    partition="iid",
-    seed=0,
-    rounds=3,
-    rounds_done=3,
-    finished=True,
-    history=(),
-    final=END,
-    best=END,
-    bytes=2048,
-    client_macs=5_000_000,
-    simulated_seconds=None,
-    seconds=4.0,
-    command="",
-)
-
-
-def run(name="one", seed=0, accuracy=0.5, **changes) -> Run:
-    end = Evaluation(3, {"global_accuracy": accuracy, "worst_submodel": accuracy / 2}, {})
-    return replace(ONE, **({"name": name, "seed": seed, "final": end, "best": end} | changes))
+from tests.report.report_runs import run
 
 
 def bold(rows, heading):
@@ -159,41 +129,6 @@ def test_columns_without_values_are_left_out():
     assert "final local" not in titles
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "phrase"),
-    [
-        ({"fedrolex": [0.912], "heterofl": [0.898]}, "1.4 points ahead of HeteroFL"),
-        (
-            {"fedrolex": [0.95, 0.85], "heterofl": [0.9, 0.88]},
-            "1.0 points ahead of HeteroFL (less than the spread over",
-        ),
-        ({"fedrolex": [0.9], "heterofl": [0.9]}, "level with HeteroFL"),
-    ],
-)
-def test_the_headline_says_who_leads_and_whether_that_is_much(accuracies, phrase):
-    runs = [
-        run(method, seed, accuracy=value, method=method)
-        for method, values in accuracies.items()
-        for seed, value in enumerate(values)
-    ]
-    heading, (sentence,) = headline(compare(runs))
-    assert heading.startswith("FedRolex reaches 9")
-    assert phrase in sentence
-    assert "on digits (iid) after 3 rounds" in sentence
-    assert "for 2.00 KiB sent" in sentence
-
-
-def test_the_headline_of_several_tasks_has_a_sentence_for_each():
-    heading, sentences = headline(compare([run("a", dataset="mnist"), run("b", method="nefl")]))
-    assert heading == "2 experiments on 2 tasks"
-    assert [sentence.split(" on ")[1].split()[0] for sentence in sentences] == ["mnist", "digits"]
-
-
-def test_the_headline_does_not_call_an_unfinished_run_done():
-    _, (sentence,) = headline(compare([run(finished=False)]))
-    assert "so far, unfinished" in sentence
-
-
 def test_a_perplexity_is_shown_once_under_its_label():
     masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
     rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
@@ -202,12 +137,3 @@ def test_a_perplexity_is_shown_once_under_its_label():
     assert "final perplexity" not in titles
     plain = compare([run("x", final=Evaluation(3, {"perplexity": 9.0}, {}), best=None)])
     assert "final perplexity" in [column.title for column in columns(plain)]
-
-
-def test_the_headline_of_words_is_about_perplexity_and_writes_numbers_out():
-    ends = {"fedavg": 1145.4, "heterofl": 140.2}
-    phrase = {name: Evaluation(3, {"perplexity": end}, {}) for name, end in ends.items()}
-    runs = [run(name, method=name, final=end, best=None) for name, end in phrase.items()]
-    heading, (sentence,) = headline(compare(runs))
-    assert heading == "HeteroFL reaches 140.2 perplexity"
-    assert "1,005 ahead of FedAvg" in sentence
