@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class ProgressFile(RunProgress):
             "share": round(self.time_left.share_done, 4),
             "seconds": round(self.time_left.elapsed, 1),
             "left": None if seconds is None else round(seconds, 1),
-            "metric": {"name": self.metric.name, "percent": self.metric.percent, "value": self.value},
+            "metric": {**asdict(self.metric), "value": self.value},
             "clients": {"jobs": len(training.jobs), "done": len(training.done), "training": len(training.now)},
             "levels": {name: {"jobs": count, "done": done[name]} for name, count in sorted(levels.items())},
             "training": [

@@ -15,7 +15,7 @@ from nestling.amounts import BYTES, amount
 from nestling.errors import ReportError
 from nestling.experiment.directory import CONFIG, EVENTS, METRICS, SUMMARY
 from nestling.experiment.progress_file import read_progress
-from nestling.report.measures import leading, written
+from nestling.report.measures import Metric, leading, written
 from nestling.report.page_content import plain
 from nestling.report.read import Run, read
 
@@ -37,6 +37,7 @@ class _Progress(msgspec.Struct, frozen=True):
     seconds: float
     updated: float
     left: float | None = None
+    metric: Metric | None = None
     clients: dict[str, int] = {}
     levels: dict[str, dict[str, int]] = {}
     training: list[dict[str, int | str]] = []
@@ -97,7 +98,7 @@ class LiveRuns:
                 "round": run.rounds_done,
                 "rounds": run.rounds,
                 "sent": amount(run.bytes, BYTES),
-                **_results(run),
+                **_results(run, progress),
             }
         return row
 
@@ -137,19 +138,20 @@ def run_directories(folder: Path) -> Iterator[Path]:
                 yield from run_directories(child)
 
 
-def _results(run: Run) -> dict[str, Any]:
+def _results(run: Run, progress: _Progress | None) -> dict[str, Any]:
     """Return the last value of a run's first metric, for the global model and by level."""
     if run.final is None:
         return {"value": "", "levels": []}
-    kind = run.leading
-    name = run.metrics[0].name if run.metrics else leading(next(iter(run.final.submodels.values()), ()))
+    metrics = run.metrics or ((progress.metric,) if progress and progress.metric else ())
+    kind = leading(run.final.values, metrics)
+    own = metrics[0].name if metrics else (kind or "").removeprefix("global_")
     levels = [
-        {"name": level, "value": written(name, values[name], metrics=run.metrics)}
+        {"name": level, "value": written(own, values[own], metrics=metrics)}
         for level, values in run.final.submodels.items()
-        if name in values
+        if own in values
     ]
-    value = f"{written(kind, run.final.values[kind], metrics=run.metrics)}" if kind else ""
-    return {"metric": (kind or "").removeprefix("global_"), "value": value, "levels": levels}
+    value = written(kind, run.final.values[kind], metrics=metrics) if kind else ""
+    return {"metric": own, "value": value, "levels": levels}
 
 
 def _stamp(path: Path) -> Stamp:

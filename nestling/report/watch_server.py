@@ -26,7 +26,7 @@ from nestling.report.live_state import LiveRuns
 from nestling.report.page import page_data, page_html
 
 _EVERY = 1.0  # seconds between two looks at the files
-_SHARE = 10  # a look that takes long is followed by a pause of so many times as long
+_SHARE = 3  # a look that takes long is followed by a pause of so many times as long
 _HEARTBEAT = 15.0  # seconds after which a silent stream sends a comment, by which a closed tab is noticed
 _TIMEOUT = 30.0  # seconds for a request to arrive, and for an event to leave
 _MAX_STREAMS = 64

@@ -15,6 +15,7 @@ from nestling.experiment.progress_file import ProgressWriter, read_progress
 from tests.processes import wait_until
 from tests.run_cases import tiny
 
+
 class Look(Callback):
     """Keeps what progress.json says whenever a client has ended."""
 

@@ -9,6 +9,7 @@ from torch import nn
 import nestling
 from tests.run_cases import tiny
 
+
 def test_a_line_per_evaluated_round_and_an_estimate_after_the_first_client(tmp_path, capsys):
     nestling.run(tiny(rounds=4), out=tmp_path / "run")
     printed = capsys.readouterr()

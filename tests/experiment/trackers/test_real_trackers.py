@@ -2,14 +2,18 @@
 
 import importlib.util
 import json
+import sqlite3
+import struct
 
 import pytest
 
 from nestling.errors import NestlingError
 from nestling.experiment import resume, run
 from nestling.experiment.callback import Callback
+from nestling.experiment.trackers import MLflow, TensorBoard, Trackio, WeightsAndBiases
 from nestling.settings import Evaluate
 from tests.run_cases import tiny
+
 
 class StopAfter(Callback):
     def __init__(self, round):
@@ -37,9 +41,7 @@ def need(package):
 
 def test_tensorboard(tmp_path):
     need("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from nestling.experiment.trackers import TensorBoard
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     accuracies = stopped_and_resumed(tmp_path / "run", TensorBoard)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
@@ -52,13 +54,25 @@ def test_tensorboard(tmp_path):
         run(tiny(), track="tensorboard", quiet=True)
 
 
+def leveldb_records(content, block=2**15):
+    """Yield the records of a LevelDB log: after a header, parts of records, each with checksum, length and kind."""
+    place, record = 7, b""
+    while place + 7 <= len(content):
+        if block - place % block < 7:
+            place += block - place % block  # padding
+            continue
+        length, kind = struct.unpack_from("<HB", content, place + 4)
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # a whole record, or its last part
+            yield record
+            record = b""
+
+
 @pytest.mark.slow
 def test_wandb(tmp_path, monkeypatch):
     need("wandb")
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    from nestling.experiment.trackers import WeightsAndBiases
+    from wandb.proto import wandb_internal_pb2  # noqa: PLC0415
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -68,9 +82,7 @@ def test_wandb(tmp_path, monkeypatch):
     assert len({file.stem for file in files}) == 1  # parts of one run: `wandb sync` joins them
     logged, config = {}, {}
     for file in files:
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for data in leveldb_records(file.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
@@ -89,9 +101,7 @@ def test_wandb(tmp_path, monkeypatch):
 @pytest.mark.parametrize("store", ["sqlite", "file"])
 def test_mlflow(tmp_path, monkeypatch, store):
     need("mlflow")
-    import mlflow
-
-    from nestling.experiment.trackers import MLflow
+    import mlflow  # noqa: PLC0415
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = f"sqlite:///{tmp_path}/mlflow.db" if store == "sqlite" else (tmp_path / "mlruns").as_uri()
@@ -110,12 +120,12 @@ def test_mlflow(tmp_path, monkeypatch, store):
 def test_trackio(tmp_path, monkeypatch):
     need("trackio")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    import trackio
-
-    from nestling.experiment.trackers import Trackio
+    import trackio  # noqa: PLC0415
 
     accuracies = stopped_and_resumed(tmp_path / "run", lambda: Trackio(project="tests"))
     name = json.loads((tmp_path / "run" / "tracking.json").read_text())["trackio"]["id"]
-    (tracked,) = [one for one in trackio.Api().runs("tests")]
+    (tracked,) = trackio.Api().runs("tests")
     assert tracked.name == name
-    assert accuracies
+    logged = sqlite3.connect(next((tmp_path / "trackio").glob("*.db"))).execute("select step, metrics from metrics")
+    history = {step: json.loads(metrics)["evaluation/global_accuracy"] for step, metrics in logged}
+    assert history == dict(zip([1, 2, 3], accuracies, strict=True))

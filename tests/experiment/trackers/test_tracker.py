@@ -8,7 +8,6 @@ from nestling.errors import NestlingError, RunFailed
 from nestling.events import collect
 from nestling.experiment import resume, run
 from nestling.experiment.callback import Callback
-from nestling.experiment.record import title
 from nestling.experiment.trackers import Tracker, make_tracker
 from nestling.settings import Evaluate
 from tests.run_cases import tiny
