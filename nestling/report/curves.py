@@ -31,7 +31,7 @@ def learning_curves(groups: Sequence[Experiment]) -> Figure | None:
     """Draw every measure against rounds, bytes sent, MACs of clients, and simulated time where there is a clock."""
     measures = chosen(groups)
     most = max(50, min(_MOST_POINTS, _MOST_NUMBERS // max(1, len(groups) * len(measures))))
-    series = [
+    series: list[dict[str, Any]] = [
         {"experiment": group.number, **_thinned(track, most)}
         for group in groups
         if (track := curve(group, [measure["name"] for measure in measures]))
@@ -93,7 +93,8 @@ def curve(group: Experiment, names: Sequence[str]) -> dict[str, dict[str, list[f
         having = [line for line in values if any(value is not None for value in line)]
         if not having:
             continue
-        points = [None if None in at else statistic(at) for at in zip(*having, strict=True)]  # type: ignore[arg-type]
+        known = [[value for value in at if value is not None] for at in zip(*having, strict=True)]
+        points = [statistic(values) if len(values) == len(having) else None for values in known]
         y[name] = [point.mean if point else None for point in points]
         if any(point and point.deviation for point in points):
             deviation[name] = [point.deviation if point else None for point in points]

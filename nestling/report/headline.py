@@ -99,7 +99,7 @@ def _result(dataset: str, partition: str, contest: Sequence[_Entry]) -> Headline
     if mixed:
         return _mixed_result(where, entered, max(mixed, key=lambda entry: entry.mean_over_sizes))
     first, *others = sorted(entered, key=lambda entry: -entry.score)
-    heading = f"{first.name} reaches {_score(first)}"
+    heading = f"{first.name} reaches {_score(first, 'accuracy')}"
     parts = [where]
     if others:
         parts.append(_lead(first, others[0]))
@@ -118,19 +118,23 @@ def _mixed_result(where: str, entered: Sequence[_Entry], best: _Entry) -> Headli
     floors = [entry for entry in alone if entry.sizes[0].cost.parameters <= 1.5 * smallest]
     floor = max(floors, key=lambda entry: entry.score, default=None)
     sentences = []
+    scores = [size.value.mean for size in best.sizes if size.value]
     span = (
         f"its {len(best.sizes)} sizes, from {amount(smallest)} to {amount(best.sizes[0].cost.parameters)} parameters, "
-        f"reach {best.size_text(best.sizes[-1])} to {best.size_text(best.sizes[0])}"
+        f"reach {best.text(min(scores), 'worst_submodel')} to {best.text(max(scores), 'worst_submodel')}"
     )
     if ceiling:
-        heading = f"{best.name} reaches {_score(best)} on devices of every size, {_distance(best, ceiling)}"
+        heading = (
+            f"{best.name} reaches {_score(best, 'accuracy')} with devices of every size: {_distance(best, ceiling)}"
+        )
         sentences.append(f"{where}, {span}.")
         more = f"{ceiling.name} reaches {_score(ceiling)}, but every device must train all {amount(largest)} parameters"
         if floor:
             more += f"; {floor.name}, which every device can train, reaches {_score(floor)}"
         sentences.append(f"{more}.")
     else:
-        heading = f"{best.name} reaches {_score(best)}, and {best.size_text(best.sizes[-1])} with its smallest size"
+        small = best.size_text(best.sizes[-1])
+        heading = f"{best.name} reaches {_score(best, 'accuracy')}, and {small} with its smallest size"
         sentences.append(f"{where}, {span}.")
     rivals = [entry for entry in entered if entry.mixed and entry is not best]
     if rivals:
@@ -174,9 +178,10 @@ def _share(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
-def _score(entry: _Entry) -> str:
-    name = "" if entry.measure == "global_accuracy" else f" {title(entry.measure)}"
-    return f"{entry.text(entry.value.mean)}{name}"
+def _score(entry: _Entry, accuracy: str = "") -> str:
+    """Return the score with the name of its measure, which is `accuracy` for global accuracy."""
+    name = accuracy if entry.measure == "global_accuracy" else title(entry.measure)
+    return f"{entry.text(entry.value.mean)} {name}".rstrip()
 
 
 def _lead(first: _Entry, second: _Entry) -> str:

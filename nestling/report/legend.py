@@ -83,8 +83,12 @@ def styles(methods: Sequence[str]) -> list[Style]:
     """
     counts = Counter(methods)
     result: dict[int, Style] = {}
-    every = [Style(place, hollow) for hollow in (False, True) for place in sorted(range(len(COLOURS)), key=_GREY.__eq__)]
-    for number, method in enumerate(methods):  # the first experiment of a method, unless a method before it has its colour
+    every = [
+        Style(place, hollow) for hollow in (False, True) for place in sorted(range(len(COLOURS)), key=_GREY.__eq__)
+    ]
+    for number, method in enumerate(
+        methods
+    ):  # the first experiment of a method, unless a method before it has its colour
         style = Style(_PREFERRED[method]) if method in _PREFERRED else None
         if style and methods.index(method) == number and style not in result.values():
             result[number] = style
@@ -97,6 +101,13 @@ def styles(methods: Sequence[str]) -> list[Style]:
             free = (style for style in every if style not in result.values())
             result[number] = next(free, every[number % len(every)])
     return [result[number] for number in range(len(methods))]
+
+
+def looks(groups: Sequence[Experiment]) -> list[Style]:
+    """Return the styles of experiments, which do not depend on their order."""
+    order = sorted(range(len(groups)), key=lambda place: groups[place].label)
+    drawn = styles([groups[place].runs[0].method for place in order])
+    return [drawn[order.index(place)] for place in range(len(groups))]
 
 
 def display_names(groups: Sequence[Experiment]) -> list[str]:

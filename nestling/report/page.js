@@ -3,6 +3,7 @@
 // What the reader chose (axes, hidden experiments, sorting, what is unfolded, where the page is scrolled) stays.
 window.nestlingRender = (() => {
   const { html, mixed, svg, symbol } = Draw;
+  const MOST_NAMES = 30; // below a figure; the others are shown when a point is
   const state = { hidden: new Set(), x: {}, y: {}, sort: {}, open: {} };
   const slots = new Map(); // key → { signature, node }
   const plots = new Map(); // element → function that draws it for a width
@@ -71,10 +72,11 @@ window.nestlingRender = (() => {
     slot(keys, "header", [data.kicker, data.heading, data.sentences, data.tiles, data.problems], header);
     if (experiments.length > 1) slot(keys, "controls", experiments, controls);
     for (const panel of [...of("first"), ...of("curves")]) card(keys, panel, panel.section === "first");
-    for (const table of data.tables ?? []) slot(keys, `table ${table.name}`, [table, experiments, state.sort[table.name]], () => Tables.draw(table, page));
+    tables(keys, "overview");
     if (of("overview").length) slot(keys, "overview", [of("overview"), experiments], () => html("div", { class: "grid" }, of("overview").map((panel) => panelCard(panel))));
     if (of("details").length) slot(keys, "details heading", "", () => html("h2", {}, "In detail"));
-    for (const panel of of("details")) slot(keys, `detail ${panel.name}`, [panel, experiments, [...state.hidden].filter((key) => key.startsWith(panel.name))], () => details(panel));
+    of("details").forEach((panel, place) => slot(keys, `detail ${panel.name}`, [panel, experiments, hiddenSeries(panel)], () => details(panel, place === 0)));
+    tables(keys, "details");
     if (data.runs?.length) slot(keys, "runs", [data.runs, experiments], runs);
     for (const [key, { node }] of slots) if (!keys.includes(key)) { node.remove(); slots.delete(key); }
     // The legend stays the same elements, or the second click of a double click would miss its button.
@@ -82,6 +84,14 @@ window.nestlingRender = (() => {
     root.querySelector(".legend .all")?.classList.toggle("off", !experiments.some((one) => state.hidden.has(one.label)));
     for (const part of root.querySelectorAll("[data-experiment]:not(button)")) part.classList.toggle("off", page.hides(Number(part.dataset.experiment)));
     for (const [plot, draw] of plots) root.contains(plot) ? draw(plot.clientWidth) : plots.delete(plot);
+  }
+
+  const hiddenSeries = (panel) => [...state.hidden].filter((key) => key.startsWith(`${panel.name} `));
+
+  function tables(keys, section) {
+    for (const table of data.tables ?? []) {
+      if (table.section === section) slot(keys, `table ${table.name}`, [table, data.experiments, state.sort[table.name]], () => Tables.draw(table, page, folded));
+    }
   }
 
   function header() {
@@ -120,7 +130,7 @@ window.nestlingRender = (() => {
   function card(keys, panel, tall) {
     const names = panel.figures.map((_, place) => `${panel.name} ${place}`);
     const chosen = names.map((name) => [state.x[name], state.y[name]]);
-    slot(keys, `panel ${panel.name}`, [panel, data.experiments, chosen, [...state.hidden].filter((key) => key.startsWith(panel.name))], () => panelCard(panel, tall));
+    slot(keys, `panel ${panel.name}`, [panel, data.experiments, chosen, hiddenSeries(panel)], () => panelCard(panel, tall));
   }
 
   function panelCard(panel, tall = false) {
@@ -130,13 +140,11 @@ window.nestlingRender = (() => {
       html("div", { class: "heading" }, html("h3", {}, panel.title), choices), html("p", { class: "about" }, panel.about), figures);
   }
 
-  function details(panel) {
-    const open = state.open[panel.name] ?? data.experiments.length <= 2;
-    const node = html("details", { class: "card", id: panel.name, open },
+  function details(panel, first) {
+    const figures = panel.figures.map((figure, place) => block(panel, figure, place, false));
+    return folded(panel.name, { class: "card", id: panel.name, open: first || data.experiments.length <= 2 },
       html("summary", {}, html("h3", {}, panel.title)), html("p", { class: "about" }, panel.about),
-      html("div", { class: panel.figures.length > 1 ? "parts" : "" }, panel.figures.map((figure, place) => block(panel, figure, place, false))));
-    node.addEventListener("toggle", () => { state.open[panel.name] = node.open; });
-    return node;
+      html("div", { class: figures.length > 1 ? "parts" : "" }, figures));
   }
 
   // A figure with the name of its experiment, its own legend if its lines have names, and its drawing.
@@ -151,7 +159,8 @@ window.nestlingRender = (() => {
       const name = seriesKey(own, series), colour = mixed(page.look(series.experiment).colour, series.shade ?? 1);
       return html("button", { type: "button", "data-key": name, "aria-pressed": String(!state.hidden.has(name)), onclick: () => toggle(name) }, html("i", { style: `background: ${colour}` }), series.name);
     });
-    return html("div", { class: "block", "data-experiment": one }, one !== null && html("h4", {}, named(one)), names.length > 0 && html("div", { class: "keys" }, names), plot);
+    return html("div", { class: "block", "data-experiment": one }, one !== null && data.experiments.length > 1 && html("h4", {}, named(one)), names.length > 0 && html("div", { class: "keys" }, names), plot,
+      figure.names?.length <= MOST_NAMES && html("p", { class: "note" }, figure.names.map((name, number) => `${number + 1} ${name}`).join(" · ")));
   }
 
   // Buttons for the x axis and a list of measures, where there is a choice.
@@ -166,16 +175,18 @@ window.nestlingRender = (() => {
   }
 
   function runs() {
-    const list = data.runs.map(({ experiment, runs: own }) => html("section", { class: "card", "data-experiment": experiment },
-      html("h3", {}, named(experiment, page.look(experiment).label)),
-      own.map((run) => folded(`${page.look(experiment).label} ${run.seed}`,
-        html("summary", {}, `Seed ${run.seed} `, html("small", {}, run.state)),
-        run.command && copied(run.command, "the command"), run.config && copied(run.config, "config.toml")))));
-    return html("div", {}, html("h2", {}, "Runs"), html("p", { class: "about" }, "The settings of each run, and the command that repeats it."), list);
+    const list = data.runs.flatMap(({ experiment, runs: own }) => own.map((run) => {
+      const { label } = page.look(experiment);
+      return folded(`${label} ${run.seed}`, { class: "run", "data-experiment": experiment },
+        html("summary", {}, named(experiment, label), ` seed ${run.seed} `, html("small", {}, run.state)),
+        run.command && copied(run.command, "the command"), run.config && copied(run.config, "config.toml"));
+    }));
+    return html("section", {}, html("h2", {}, "Runs"), html("p", { class: "about" }, "The settings of each run, and the command that repeats it."), html("div", { class: "card" }, list));
   }
 
-  function folded(key, ...children) {
-    const node = html("details", { class: "run", open: Boolean(state.open[key]) }, ...children);
+  // A part that can be folded, and stays as the reader left it.
+  function folded(key, attributes, ...children) {
+    const node = html("details", { ...attributes, open: state.open[key] ?? attributes.open ?? false }, ...children);
     node.addEventListener("toggle", () => { state.open[key] = node.open; });
     return node;
   }

@@ -43,8 +43,8 @@ def page_html(data: dict[str, Any], *, live: bool = False) -> str:
     Parameters
     ----------
     data
-        What `page_data` returned. The page holds it as JSON in the element ``nestling-data``; the function
-        ``nestlingRender(data)`` of the page's script draws other data of the same form, and keeps what the reader chose.
+        What `page_data` returned. The page holds it as JSON in the element ``nestling-data``. The function
+        ``nestlingRender(data)`` of the page's script draws other data of the same form and keeps what the reader chose.
     live
         Whether the page is shown while runs go on: it has an empty element ``nestling-live`` for status lines, runs the
         script ``live.js`` beside this module, and may connect to the server that it came from.
@@ -63,6 +63,7 @@ def page_html(data: dict[str, Any], *, live: bool = False) -> str:
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     policy += "; connect-src 'self'" if live else ""
     status = '<div id="nestling-live"></div>\n' if live else ""
+    unscripted = "<noscript><p>This page is drawn by JavaScript, which is inside this file.</p></noscript>"
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -75,7 +76,7 @@ def page_html(data: dict[str, Any], *, live: bool = False) -> str:
 <style>{_file("page.css")}</style>
 </head>
 <body>
-{status}<div id="nestling-page"><noscript><p>This page is drawn by JavaScript, which is inside this file.</p></noscript></div>
+{status}<div id="nestling-page">{unscripted}</div>
 <footer>A single file, written by Nestling; it loads nothing from the network.</footer>
 <script type="application/json" id="nestling-data">{_script(data)}</script>
 {"".join(f"<script>{script}</script>{chr(10)}" for script in scripts)}</body>

@@ -9,7 +9,8 @@
 experiments    ``number``, ``name`` (short), ``label`` (unique), ``method``, ``colour``, ``symbol``, ``hollow``,
                ``finished``, ``rounds`` and ``rounds_done``
 ``panels``     ``name``, ``title``, ``about``, ``section`` and ``figures``, which `nestling.report.panels` describes
-``tables``     ``name``, ``title``, ``about``, ``note``, ``columns`` and ``rows`` of cells: ``text``, ``value``, ``best``
+``tables``     ``name``, ``section``, ``title``, ``about``, ``note``, ``columns`` and ``rows`` of cells: ``text``,
+               ``value``, ``best``
 ``runs``       by experiment: seed, state, command, config.toml
 =============  =======================================================================================================
 """
@@ -22,14 +23,27 @@ from typing import Any
 
 from nestling.report import curves, morphs, spread, submodel_panel
 from nestling.report.headline import Headline, headline
-from nestling.report.legend import display_names, styles
+from nestling.report.legend import display_names, looks
 from nestling.report.measures import duration, written
-from nestling.report.panels import PANELS
+from nestling.report.panels import PANELS, Draw
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, experiments
 from nestling.report.table import NOTE, columns, compare, sizes_table
 
-_ALL = (curves, spread, submodel_panel, morphs)  # importing them registers their panels, in this order
+# The order of panels in their sections; those that others register follow.
+_ORDER: tuple[Draw, ...] = (
+    spread.by_size,
+    curves.learning_curves,
+    spread.nested,
+    spread.participation,
+    spread.by_client,
+    spread.coverage,
+    submodel_panel.steps,
+    submodel_panel.weights,
+    morphs.kept,
+    morphs.networks,
+    morphs.gap,
+)
 
 _WRONG_VALUES = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError)
 
@@ -51,7 +65,7 @@ def content(runs: Sequence[Run], problems: Sequence[str] = ()) -> dict[str, Any]
         result = Headline(_count(groups, runs))
         notices.append(f"the results cannot be summed up: {type(problem).__name__}: {problem}")
     panels = []
-    for panel in PANELS:
+    for panel in sorted(PANELS, key=lambda panel: (*_ORDER, panel.draw).index(panel.draw)):
         try:
             drawn = panel.draw(groups)
         except _WRONG_VALUES as problem:
@@ -123,7 +137,6 @@ def _notices(runs: Sequence[Run]) -> list[str]:
 
 
 def _experiments(groups: Sequence[Experiment]) -> list[dict[str, Any]]:
-    looks = styles([group.runs[0].method for group in groups])
     return [
         {
             "number": group.number,
@@ -137,7 +150,7 @@ def _experiments(groups: Sequence[Experiment]) -> list[dict[str, Any]]:
             "rounds": max(run.rounds for run in group.counted),
             "rounds_done": max(run.rounds_done for run in group.counted),
         }
-        for group, look, name in zip(groups, looks, display_names(groups), strict=True)
+        for group, look, name in zip(groups, looks(groups), display_names(groups), strict=True)
     ]
 
 
@@ -148,6 +161,7 @@ def _tables(runs: Sequence[Run], groups: Sequence[Experiment]) -> list[dict[str,
     tables: list[dict[str, Any]] = [
         {
             "name": "comparison",
+            "section": "overview",
             "title": "Comparison",
             "about": "",
             "note": f"{NOTE}.",

@@ -29,17 +29,23 @@ const Draw = (() => {
     return [base ** power, names[power] + (unit === "macs" ? "MACs" : "")];
   }
 
+  // As Python rounds: a half goes to the even digit, or the same number would read differently in a table.
+  function fixed(value, digits) {
+    const scaled = value * 10 ** digits, below = Math.floor(scaled);
+    return scaled - below === 0.5 ? ((below + (below % 2)) / 10 ** digits).toFixed(digits) : value.toFixed(digits);
+  }
+
   function format(value, unit, deviation = null) {
     if (value === null || value === undefined) return "–";
-    const spread = (digits, size) => (deviation === null ? "" : ` ± ${(deviation / size).toFixed(digits)}`);
-    if (unit === "percent") return `${(100 * value).toFixed(1)}${spread(1, 0.01)} %`;
+    const spread = (digits, size) => (deviation === null ? "" : ` ± ${fixed(deviation / size, digits)}`);
+    if (unit === "percent") return `${fixed(100 * value, 1)}${spread(1, 0.01)} %`;
     if (unit === "number") {
       const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(4)));
       return deviation === null ? text : `${text} ± ${Number(deviation.toPrecision(2))}`;
     }
     const [size, name] = unitOf(Math.abs(value), unit);
     const scaled = value / size, digits = size === 1 || scaled >= 99.95 ? 0 : scaled >= 9.995 ? 1 : 2;
-    return `${scaled.toFixed(digits)} ${name}`.trim();
+    return `${fixed(scaled, digits)} ${name}`.trim();
   }
 
   function niceStep(span, count) {
@@ -72,7 +78,7 @@ const Draw = (() => {
     };
     let values = [[1, 2, 5], [1, 3], [1]].map(inside).find((list) => list.length <= count) ?? inside([1]);
     while (values.length > count && values.length > 2) values = values.filter((_, place) => place % 2 === 0);
-    if (values.length < 2) return linearTicks(low, high, size, count, false);
+    if (values.length < 3) values = linearTicks(low, high, size, count, false).map(({ value }) => value);
     return values.map((value) => ({ value, text: compact(value / size) }));
   }
 

@@ -30,7 +30,7 @@ const Lines = (() => {
       .map((series) => {
         const look = page.look(series.experiment), points = pointsOf(series, x, y);
         const name = series.name ?? look.name;
-        return { look, points, name, colour: mixed(look.colour, series.shade ?? 1), there: points.filter(known) };
+        return { look, points, name, colour: mixed(look.colour, series.shade ?? 1), ink: (series.shade ?? 1) < 1 ? "var(--soft)" : look.colour, there: points.filter(known) };
       })
       .filter((line) => line.there.length);
     const height = Math.round(tall ? Math.max(300, Math.min(460, width * 0.62)) : Math.max(250, Math.min(380, width * 0.6)));
@@ -48,13 +48,13 @@ const Lines = (() => {
     if (y.unit === "percent" && Math.min(...ys) >= 0) lowY = Math.max(lowY, 0);
     const xs = all.map((point) => point.x);
     let [lowX, highX] = range(xs, { log: x.log, margin: 0.03 });
-    if (!x.log && Math.min(...xs) >= 0 && Math.min(...xs) < 0.2 * Math.max(...xs)) lowX = 0;
+    if (!x.log && Math.min(...xs) >= 0 && Math.min(...xs) < 0.2 * Math.max(...xs) && !figure.names) lowX = 0;
 
     // Names beside the ends of lines, where there is room for all of them.
     const names = lines.map((line) => textWidth(line.name, 12));
     const named = width >= 620 && lines.length > 1 && lines.length <= 14 && Math.max(...names) <= 190;
     const top = 30, bottom = height - 44, right = width - (named ? Math.max(...names) + 26 : 12);
-    const vertical = axis({ low: lowY, high: highY, unit: y.unit, log: logY, start: bottom, end: top, gap: 46 });
+    const vertical = axis({ low: lowY, high: highY, unit: y.unit, log: logY, start: bottom, end: top, gap: 40 });
     const left = 14 + Math.max(...vertical.ticks.map((tick) => textWidth(tick.text, 12)));
     const whole = x.name === "round" || Boolean(figure.names);
     const horizontal = axis({ low: lowX, high: highX, unit: x.unit, log: x.log, start: left, end: right, gap: width < 500 ? 52 : 68, whole });
@@ -80,7 +80,7 @@ const Lines = (() => {
 
     const at = (point) => [horizontal.place(point.x), vertical.place(point.y)];
     for (const line of lines) drawLine(picture, line, { at, vertical, left, right, guides: figure.guides, errors: figure.errors });
-    if (named) nameEnds(picture, lines, { at, right, top, bottom });
+    if (named) nameEnds(picture, lines, { at, right, top, bottom, guides: figure.guides });
     follow(picture, lines, { at, page, x, y, width });
     return picture;
   }
@@ -127,10 +127,11 @@ const Lines = (() => {
     return result.filter((stretch) => stretch.length);
   }
 
-  function nameEnds(picture, lines, { at, right, top, bottom }) {
+  function nameEnds(picture, lines, { at, right, top, bottom, guides }) {
     const ends = lines.map((line) => {
       const last = line.there.reduce((one, other) => (other.x >= one.x ? other : one));
-      return { line, from: at(last), y: at(last)[1] };
+      const [x, y] = at(last);
+      return { line, from: [guides && line.there.length === 1 ? right : x + 7, y], y };
     });
     ends.sort((one, other) => one.y - other.y);
     ends.forEach((end, place) => { if (place) end.y = Math.max(end.y, ends[place - 1].y + 15); });
@@ -140,9 +141,9 @@ const Lines = (() => {
       floor = end.y - 15;
     }
     for (const { line, from, y } of ends) {
-      const d = `M${from[0] + 7},${from[1]}L${right + 8},${y}`;
+      const d = `M${from.join(",")}L${right + 8},${y}`;
       picture.append(svg("path", { d, style: `stroke: ${line.colour}`, class: "leader" }));
-      picture.append(svg("text", { x: right + 12, y: y + 4, class: "name", style: `fill: ${line.colour}` }, line.name));
+      picture.append(svg("text", { x: right + 12, y: y + 4, class: "name", style: `fill: ${line.ink}` }, line.name));
     }
   }
 

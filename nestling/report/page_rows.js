@@ -112,9 +112,9 @@ const Rows = (() => {
     });
     const rows = figure.sizes.map((size, place) => html("tr", {},
       html("th", { scope: "row" }, html("i", { style: `background: ${shade(place)}` }), size.name),
-      html("td", {}, format(size.parameters, "count")), html("td", {}, format(size.bytes, "bytes")), html("td", {}, format(size.macs, "count")),
-      html("td", {}, `${Number(((100 * size.parameters) / largest).toPrecision(2))} %`)));
-    const head = ["level", "parameters", "bytes", "MACs", "share"].map((name) => html("th", { scope: "col" }, name));
+      html("td", {}, format(size.parameters, "count")), html("td", {}, `${Number(((100 * size.parameters) / largest).toPrecision(2))} %`),
+      html("td", {}, format(size.bytes, "bytes")), html("td", {}, format(size.macs, "count"))));
+    const head = ["level", "parameters", "share", "bytes", "MACs"].map((name) => html("th", { scope: "col" }, name));
     const table = html("table", {}, html("thead", {}, html("tr", {}, head)), html("tbody", {}, rows));
     const who = figure.experiments.map((number) => page.look(number).name).join(", ");
     return html("div", {}, html("p", { class: "about" }, who), html("div", { class: "sizes" }, picture, html("div", { class: "scroll" }, table)));

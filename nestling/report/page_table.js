@@ -3,7 +3,7 @@
 const Tables = (() => {
   const { html } = Draw;
 
-  function draw(table, page) {
+  function draw(table, page, folded) {
     const { column = -1, down = true } = page.sorting(table.name);
     const heads = table.columns.map(({ title, side }, place) => {
       const sorted = place === column ? (down ? "descending" : "ascending") : null;
@@ -16,12 +16,14 @@ const Tables = (() => {
         ? html("th", { scope: "row" }, page.named(experiment, cell.text))
         : html("td", { class: table.columns[place].side, "data-value": cell.value }, cell.best ? html("strong", {}, cell.text) : cell.text)))));
     const download = html("button", { type: "button", class: "small", "data-key": `${table.name}-csv`, onclick: () => save(`${table.name}.csv`, csv(table)) }, "CSV");
-    return html("section", { class: "card" },
-      html("div", { class: "heading" }, html("h3", {}, table.title), download),
+    const content = [
       table.about && html("p", { class: "about" }, table.about),
       html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
         html("table", { class: "data" }, html("thead", {}, html("tr", {}, heads)), html("tbody", {}, rows))),
-      table.note && html("p", { class: "note" }, table.note));
+      table.note && html("p", { class: "note" }, table.note)];
+    const title = html("h3", {}, table.title);
+    if (table.section === "details") return folded(`table ${table.name}`, { class: "card" }, html("summary", {}, title), html("div", { class: "heading" }, content.shift(), download), content);
+    return html("section", { class: "card" }, html("div", { class: "heading" }, title, download), content);
   }
 
   function ordered(table, column, down) {

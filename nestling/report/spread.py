@@ -92,8 +92,8 @@ def nested(groups: Sequence[Experiment]) -> list[Figure] | None:
 
 @panel(
     "Local accuracy of clients",
-    "How many clients reach which accuracy on data like their own, after the last round (FedRolex, Figure 5): narrow and "
-    "far right is fair. The mark is the mean, the bar below reaches from the tenth to the ninetieth percentile.",
+    "How many clients reach which accuracy on data like their own, after the last round (FedRolex, Figure 5): narrow "
+    "and far right is fair. The mark is the mean, the bar below reaches from the tenth to the ninetieth percentile.",
     section="overview",
 )
 def by_client(groups: Sequence[Experiment]) -> Figure | None:
@@ -162,7 +162,9 @@ def participation(groups: Sequence[Experiment]) -> Figure | None:
         sizes = {level: result.name for result in results for level in result.levels}
         parts = dict.fromkeys(sizes.values(), 0)
         for level, count in sorted(counts.items()):
-            name = results[0].name if len(results) == 1 else sizes.get(level, level)  # some train the same at all levels
+            name = (
+                results[0].name if len(results) == 1 else sizes.get(level, level)
+            )  # some train the same at all levels
             parts[name] = parts.get(name, 0) + count
         rows.append(
             {
@@ -185,7 +187,7 @@ def coverage(groups: Sequence[Experiment]) -> list[Figure] | None:
     figures = []
     for group in groups:
         rows = []
-        for name in {axis: None for run in group.counted for axis in run.coverage}:
+        for name in dict.fromkeys(name for run in group.counted for name in run.coverage):
             counts = [run.coverage[name] for run in group.counted if name in run.coverage]
             size = min(map(len, counts))
             units = [sum(values) for values in zip(*(count[:size] for count in counts), strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 from nestling.report.panels import Figure, axis, lines, panel, short
 from nestling.report.runs_by_seed import Experiment
 
-_PALEST = 0.35  # the shade of the smallest sub-model; the whole model has the method's own colour
+_PALEST = 0.4  # the shade of the smallest sub-model; the whole model has the method's own colour
 
 
 @panel(

@@ -206,6 +206,7 @@ def sizes_table(groups: Sequence[Experiment]) -> dict[str, Any] | None:
     headings = [*titles, *(f"final {title(kind)}" for kind in kinds)]
     return {
         "name": "sizes",
+        "section": "details",
         "title": "Every size",
         "about": "What the sub-model of every level costs, and what it reaches after the last round.",
         "note": "",

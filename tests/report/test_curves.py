@@ -1,5 +1,6 @@
 """Learning curves: means over seeds, only where all seeds have a value, and never too many points."""
 
+import itertools
 import json
 
 import pytest
@@ -71,4 +72,4 @@ def test_long_runs_are_thinned_and_keep_their_ends(tmp_path):
     rounds = series["x"]["round"]
     assert len(rounds) == 400
     assert (rounds[0], rounds[-1]) == (1, 2000)
-    assert {later - earlier for earlier, later in zip(rounds, rounds[1:], strict=False)} == {5, 6}
+    assert {later - earlier for earlier, later in itertools.pairwise(rounds)} == {5, 6}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestling.methods import names
-from nestling.report.legend import COLOURS, METHODS, display_names, styles
+from nestling.report.legend import COLOURS, METHODS, display_names, looks, styles
 from nestling.report.runs_by_seed import experiments
 from tests.report.report_runs import run
 
@@ -39,6 +39,15 @@ def test_two_experiments_of_a_method_share_its_colour():
     one, _, other = styles(["fedavg", "nefl", "fedavg"])
     assert one.colour == other.colour
     assert (one.hollow, other.hollow) == (False, True)
+
+
+def test_looks_do_not_depend_on_the_order_of_experiments():
+    runs = [run("fedavg-large"), run("fedavg-small"), run("nefl", method="nefl")]
+    drawn = [
+        dict(zip((one.name for one in order), looks(experiments(order)), strict=True)) for order in (runs, runs[::-1])
+    ]
+    assert drawn[0] == drawn[1]
+    assert not drawn[0]["fedavg-large"].hollow
 
 
 def test_names_are_methods_where_that_is_enough():

@@ -9,9 +9,9 @@ import nestling
 from nestling.cli.run import format_metric
 from nestling.data.function_clients import FunctionClients
 from nestling.report.headline import headline
-from nestling.report.runs_by_seed import experiments
 from nestling.report.page import write
 from nestling.report.read import read
+from nestling.report.runs_by_seed import experiments
 from nestling.report.table import columns, compare
 from nestling.settings import Evaluate, Experiment, FleetSettings
 
