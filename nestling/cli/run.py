@@ -64,8 +64,8 @@ def run_command(
         experiment = find(source).with_settings(changes)
     path = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
     try:
-        options = {"out": path, "track": _trackers(track, tensorboard)}
-        result = _with_progress(title(experiment), path, partial(run, experiment, **options), quiet=quiet)
+        action = partial(run, experiment, out=path, track=_trackers(track, tensorboard))
+        result = _with_progress(title(experiment), path, action, quiet=quiet)
     finally:
         if folder is None:
             remove_if_empty(path, path.parent)  # if the run could not start

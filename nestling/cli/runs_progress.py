@@ -40,7 +40,8 @@ class RunsProgress:
         self._task = None if self._bar is None else self._bar.add(folder.name)
         self._lines = not quiet and self._bar is None
         self._printed, self._estimated = time.monotonic(), False
-        self._first: tuple[float, float] | None = None  # the time and the share that was done when this began
+        self._began, self._at_first = time.monotonic(), -1.0  # time, and the share that was done then
+        self._first: tuple[float, float] | None = None  # the same, after the first clients: from there the pace counts
 
     def __enter__(self) -> RunsProgress:
         if self._bar is not None:
@@ -61,17 +62,25 @@ class RunsProgress:
     def update(self, sweep: SweepProgress) -> None:
         """Show how far the runs are."""
         share, now = sweep.share, time.monotonic()
-        began, at_first = self._first = self._first or (now, share)
-        passed = share - at_first
-        left = (now - began) * (1 - share) / passed if passed > 1e-6 else None
+        left = self._seconds_left(share, now)
         count = f"{len(sweep.finished)} of {sweep.runs} runs"
-        self._write(sweep, now - began, left)
+        self._write(sweep, now - self._began, left)
         if self._bar is not None and self._task is not None:
             doing = " · ".join(map(self._doing, sweep.running)) or "starting"
             self._bar.update(self._task, total=1.0, completed=share, count=f"{share:.0%}", text=f"{count} · {doing}")
             self._bar.estimate(self._task, left)
         elif self._lines:
             self._print(sweep, now, f"{count} done, {share:.0%} of the work", left)
+
+    def _seconds_left(self, share: float, now: float) -> float | None:
+        """Return an estimate by the pace since the first clients were done; the start of processes does not count."""
+        if self._at_first < 0:
+            self._at_first = share
+        if self._first is None and share > self._at_first:
+            self._first = now, share
+        if self._first is None or share <= self._first[1]:
+            return None
+        return (now - self._first[0]) * (1 - share) / (share - self._first[1])
 
     def _write(self, sweep: SweepProgress, seconds: float, left: float | None) -> None:
         self._writer.write(

@@ -54,8 +54,8 @@ class SimulatedClients:
         self,
         simulation: Simulation,
         engine: Engine,
-        tick: Callable[[], None] = lambda: None,
-        on_training: Callable[[Training], None] = lambda training: None,
+        tick: Callable[[], None] | None = None,
+        on_training: Callable[[Training], None] | None = None,
     ) -> None:
         self._setup, self._costs, self._data = simulation.setup, simulation.costs, simulation.data
         self._engine, self._tick, self._on_training = engine, tick, on_training
@@ -82,8 +82,9 @@ class SimulatedClients:
 
         def arrived(index: int) -> None:
             training.end(index)
-            for _ in groups[index].jobs:
-                self._tick()
+            if self._tick is not None:
+                for _ in groups[index].jobs:
+                    self._tick()
 
         for reply in replies(self._engine, Lazy(len(groups), message, keep=0), on_reply=arrived):
             updates = reply if isinstance(reply, list) else [reply]
@@ -121,7 +122,7 @@ class SimulatedClients:
 class _InTraining:
     """Calls a function with the clients that train and those that are done, whenever they change."""
 
-    def __init__(self, groups: Sequence[tuple[TrainJob, ...]], on_training: Callable[[Training], None]) -> None:
+    def __init__(self, groups: Sequence[tuple[TrainJob, ...]], on_training: Callable[[Training], None] | None) -> None:
         self._groups, self._on_training = groups, on_training
         self._jobs = tuple(job for jobs in groups for job in jobs)
         self._now: set[int] = set()
@@ -141,6 +142,8 @@ class _InTraining:
         self._changed()
 
     def _changed(self) -> None:
+        if self._on_training is None:
+            return
         now = tuple(job for index in sorted(self._now) for job in self._groups[index])
         self._on_training(Training(self._jobs, self._done, now))
 

@@ -47,8 +47,8 @@ class Simulator:
         self,
         simulation: Simulation,
         engine: Engine | None = None,
-        tick: Callable[[], None] = lambda: None,
-        on_training: Callable[[Training], None] = lambda training: None,
+        tick: Callable[[], None] | None = None,
+        on_training: Callable[[Training], None] | None = None,
     ) -> None:
         self._simulation = simulation
         settings, setup = simulation.settings, simulation.setup

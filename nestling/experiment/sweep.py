@@ -115,7 +115,7 @@ def _progress(
     failed: tuple[Path, ...],
     running: tuple[Path, ...],
 ) -> SweepProgress:
-    done = sum(experiments[folder].rounds for folder in finished)
+    done = float(sum(experiments[folder].rounds for folder in finished))
     done += sum(share_done(folder, experiments[folder]) * experiments[folder].rounds for folder in running)
     total = sum(experiment.rounds for folder, experiment in experiments.items() if folder not in failed)
     return SweepProgress(len(experiments), finished, failed, running, done / total if total else 1.0)

@@ -12,7 +12,7 @@
 
   const style = document.createElement("style");
   style.textContent = `
-    .live { max-width: 77rem; margin: 1rem auto 0; padding: 0 clamp(1rem, 4vw, 2.5rem); }
+    .live { padding-top: 1rem; }
     .live > .card { padding: .9rem 1.2rem 1rem; }
     .live p { margin: 0; }
     .live-status { display: flex; flex-wrap: wrap; gap: .2rem .7rem; align-items: baseline; font-weight: 600; }
@@ -29,6 +29,7 @@
     .live-bar { height: .45rem; margin: .4rem 0 .5rem; border-radius: 99px; background: var(--grid); overflow: hidden; }
     .live-bar i { display: block; height: 100%; border-radius: inherit; background: var(--accent); transition: width .4s; }
     .live-facts { font-size: .875rem; }
+    .live .live-now { margin-top: .5rem; }
     .live-levels { display: flex; flex-wrap: wrap; gap: .4rem; margin: .55rem 0 0; padding: 0; list-style: none; font-size: .85rem; }
     .live-levels li { border: 1px solid var(--line); border-radius: 9px; padding: .2rem .6rem; font-variant-numeric: tabular-nums; }
     .live-levels b { margin-right: .45em; }
@@ -119,7 +120,7 @@
     if (progress.training.length) {
       const who = progress.training.slice(0, 12).map((one) => `client ${one.client} (${one.level}, ${plural(one.samples, "sample")})`);
       const more = progress.clients.training - who.length;
-      element.append(make("p", "live-facts", `now: ${who.join(", ")}${more > 0 ? ` and ${more} more` : ""}`));
+      element.append(make("p", "live-facts live-now", `now: ${who.join(", ")}${more > 0 ? ` and ${more} more` : ""}`));
     }
     return element;
   }

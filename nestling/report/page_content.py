@@ -120,7 +120,10 @@ def _notices(runs: Sequence[Run]) -> list[str]:
         name = f"{run.name or 'unnamed'}, seed {run.seed}"
         if not run.finished:
             state = f"{run.rounds_done} of {run.rounds} rounds" if run.rounds_done else "no round is complete"
-            notices.append(f"{name}, is not finished: {state}. It goes on with: nestling resume {run.directory}")
+            if _goes_on(run):
+                notices.append(f"{name}, is running: {state}")
+            else:
+                notices.append(f"{name}, is not finished: {state}. It goes on with: nestling resume {run.directory}")
         elif not run.final:
             notices.append(f"{name}, tested nothing: it has no evaluation")
         lost: dict[str, int] = {}
@@ -134,6 +137,12 @@ def _notices(runs: Sequence[Run]) -> list[str]:
             found = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
             notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {found}")
     return notices
+
+
+def _goes_on(run: Run) -> bool:
+    from nestling.experiment.progress_file import read_progress  # noqa: PLC0415 (PyTorch takes long to import)
+
+    return read_progress(run.directory) is not None
 
 
 def _experiments(groups: Sequence[Experiment]) -> list[dict[str, Any]]:

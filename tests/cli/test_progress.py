@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from nestling.cli import main, progress
 from tests.processes import start
 
-QUICK = ["rounds=2", "local.epochs=1", "data.max_samples=300", "evaluate.every=1", "evaluate.samples=50"]
+QUICK = ["rounds=2", "local.epochs=1", "data.max_samples=300", "evaluate.every=1", "model.options.widths=[4, 8, 8]"]
 
 
 def shown(bar):
