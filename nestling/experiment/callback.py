@@ -39,7 +39,7 @@ class Callback:
     """Does nothing; override what you need."""
 
     def on_phase(self, phase: str) -> None:
-        """Something other than clients is waited for: ``"reading data"``, ``"starting workers"``, ``"saving"``."""
+        """Something else than clients or tests is waited for: ``"reading data"``, ``"saving"``."""
 
     def on_start(self, simulation: Simulation, state: ServerState) -> None:
         """A run starts, or is resumed after the rounds of `state`."""

@@ -64,8 +64,10 @@ class RunProgress(Callback):
 
     def on_start(self, simulation: Simulation, state: ServerState) -> None:
         """Show the rounds done and to do."""
-        self.name, self.metric = title(simulation.settings), simulation.setup.task.metrics[0]
-        self.round, self.rounds = state.round, simulation.settings.rounds
+        settings = simulation.settings
+        self.name, self.metric = title(settings), simulation.setup.task.metrics[0]
+        self.round, self.rounds = state.round, settings.rounds
+        self.phase = "starting workers" if settings.workers > 1 or settings.engine == "ray" else "training"
         self.time_left = TimeLeft(simulation, state.round)
         self.update()
 

@@ -248,7 +248,6 @@ def _run_rounds(
         log.open(folder, state.round)
     began = time.perf_counter() - _earlier_seconds(folder)
     callback.on_start(simulation, state)
-    callback.on_phase("starting workers" if settings.workers > 1 or settings.engine == "ray" else "training")
     local: dict[str, float] | None = None
 
     def save(*, tidy: bool = True) -> None:

@@ -112,7 +112,7 @@
     const scores = new Map((run.levels || []).map((level) => [level.name, level.value]));
     for (const name of new Set([...scores.keys(), ...Object.keys(progress.levels)])) {
       const jobs = progress.levels[name];
-      const item = make("li", "", "", make("b", "", name), scores.get(name) || "–");
+      const item = make("li", "", "", make("b", "", name), scores.get(name) ?? "");
       if (jobs) item.append(make("small", "", `${jobs.done}/${jobs.jobs} clients`));
       levels.append(item);
     }
