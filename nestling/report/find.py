@@ -23,7 +23,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """
     unique: dict[Path, Path] = {}
     for path in map(Path, paths):
-        for directory in _found(path):
+        for directory in _run_directories(path):
             unique.setdefault(directory.resolve(), directory)
     return [read(directory) for directory in unique.values()]
 
@@ -38,7 +38,7 @@ def find_readable(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Run], l
     problems: list[str] = []
     for path in map(Path, paths):
         try:
-            directories = _found(path)
+            directories = _run_directories(path)
         except ReportError as problem:
             problems.append(str(problem))
             continue
@@ -50,7 +50,7 @@ def find_readable(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Run], l
     return list(runs.values()), problems
 
 
-def _found(path: Path) -> list[Path]:
+def _run_directories(path: Path) -> list[Path]:
     """Return the run directories in a folder; raise if there is none."""
     if not path.is_dir():
         raise ReportError(no_directory(path))

@@ -91,14 +91,14 @@ def headline(groups: Sequence[Experiment]) -> Headline:
 
 def _result(dataset: str, partition: str, contest: Sequence[_Entry]) -> Headline:
     entered = [entry for entry in contest if entry.experiment.finished] or list(contest)
-    rounds = max(run.rounds_done for run in entered[0].experiment.counted)
-    where = f"On {dataset or 'its data'}{f' ({partition})' if partition else ''} after {rounds} rounds"
-    if not entered[0].experiment.finished:
-        where += " so far, unfinished"
     mixed = [entry for entry in entered if entry.mixed]
+    first, *others = sorted(mixed or entered, key=lambda entry: -(entry.mean_over_sizes if mixed else entry.score))
+    rounds = max(run.rounds_done for run in first.experiment.counted)
+    where = f"On {dataset or 'its data'}{f' ({partition})' if partition else ''} after {rounds} rounds"
+    if not first.experiment.finished:
+        where += " so far, unfinished"
     if mixed:
-        return _mixed_result(where, entered, max(mixed, key=lambda entry: entry.mean_over_sizes))
-    first, *others = sorted(entered, key=lambda entry: -entry.score)
+        return _mixed_result(where, entered, first)
     heading = f"{first.name} reaches {_score(first, 'accuracy')}"
     parts = [where]
     if others:
@@ -111,23 +111,23 @@ def _result(dataset: str, partition: str, contest: Sequence[_Entry]) -> Headline
 def _mixed_result(where: str, entered: Sequence[_Entry], best: _Entry) -> Headline:
     """Return the headline of the best method for devices of several sizes."""
     largest = max(size.cost.parameters for entry in entered for size in entry.sizes)
-    alone = [entry for entry in entered if len(entry.sizes) == 1]
+    model = best.experiment.runs[0].model
+    alone = [entry for entry in entered if len(entry.sizes) == 1 and entry.experiment.runs[0].model == model]
     ceilings = [entry for entry in alone if entry.sizes[0].cost.parameters == largest]
     ceiling = max(ceilings, key=lambda entry: entry.score, default=None)
     smallest = best.sizes[-1].cost.parameters
     floors = [entry for entry in alone if entry.sizes[0].cost.parameters <= 1.5 * smallest]
     floor = max(floors, key=lambda entry: entry.score, default=None)
-    sentences = []
     scores = [size.value.mean for size in best.sizes if size.value]
     span = (
         f"its {len(best.sizes)} sizes, from {amount(smallest)} to {amount(best.sizes[0].cost.parameters)} parameters, "
         f"reach {best.text(min(scores), 'worst_submodel')} to {best.text(max(scores), 'worst_submodel')}"
     )
+    sentences = [f"{where}, {span}."]
     if ceiling:
         heading = (
             f"{best.name} reaches {_score(best, 'accuracy')} with devices of every size: {_distance(best, ceiling)}"
         )
-        sentences.append(f"{where}, {span}.")
         more = f"{ceiling.name} reaches {_score(ceiling)}, but every device must train all {amount(largest)} parameters"
         if floor:
             more += f"; {floor.name}, which every device can train, reaches {_score(floor)}"
@@ -135,7 +135,6 @@ def _mixed_result(where: str, entered: Sequence[_Entry], best: _Entry) -> Headli
     else:
         small = best.size_text(best.sizes[-1])
         heading = f"{best.name} reaches {_score(best, 'accuracy')}, and {small} with its smallest size"
-        sentences.append(f"{where}, {span}.")
     rivals = [entry for entry in entered if entry.mixed and entry is not best]
     if rivals:
         sentences.append(_rivals(best, rivals))
@@ -146,10 +145,15 @@ def _rivals(best: _Entry, rivals: Sequence[_Entry]) -> str:
     """Return how the best by the mean over sizes stands to the other methods for several sizes."""
     whole = max([best, *rivals], key=lambda entry: entry.score)
     lead = "lowest" if best.way < 0 else "highest"
-    text = f"Of {len(rivals) + 1} methods for mixed devices it has the {lead} mean over sizes"
-    text += (
-        " and the best whole model" if whole is best else f"; {whole.name} has the best whole model, {_score(whole)}"
-    )
+    every = {entry.experiment.runs[0].method for entry in (best, *rivals)}
+    kind = "methods" if len(every) > len(rivals) else "experiments"
+    text = f"Of {len(rivals) + 1} {kind} for mixed devices it has the {lead} mean over sizes"
+    if whole is not best:
+        text += f"; {whole.name} has the best whole model, {_score(whole)}"
+    elif any(entry.score == best.score for entry in rivals):
+        text += " and a whole model as good as any"
+    else:
+        text += " and the best whole model"
     deviations = [entry.value.deviation or 0 for entry in (best, *rivals)]
     second = max(rivals, key=lambda entry: entry.mean_over_sizes)
     if best.mean_over_sizes - second.mean_over_sizes < max(deviations):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nestling.report.panels import Figure, axis, lines, panel, short
-from nestling.report.read import Round, Run
+from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment
 
 _NETWORKS = {  # the network → its name, and its shade
@@ -14,6 +14,7 @@ _NETWORKS = {  # the network → its name, and its shade
     "averaged": ("the average of clients' small ones", 0.65),
     "morphed": ("just after pruning", 0.4),
 }
+_OTHER_SLICES = ("fedrolex", "fed-dropout")  # whose clients train other units than those of the tested sub-models
 
 
 @panel(
@@ -72,53 +73,43 @@ def networks(groups: Sequence[Experiment]) -> list[Figure] | None:
 
 @panel(
     "Generalisation gap",
-    "Accuracy of clients on their own samples while training, less that of the same sub-models on the test set "
-    "(FedMorph, Figure 4). Only with equally distributed data, where both are about the same classes.",
+    "Accuracy of clients on their own samples while training, less that of the same model on the test set (FedMorph, "
+    "Figure 4). Only where all clients train the model that is tested, and have equally distributed data.",
 )
 def gap(groups: Sequence[Experiment]) -> Figure | None:
     """Draw training accuracy, averaged since the last evaluation, less test accuracy (FedMorph, Figures 4 and 8)."""
     series = []
     for group in groups:
-        tracks = [_gaps(run) for run in group.counted if run.partition == "iid"]
+        tracks = [_gaps(run) for run in group.counted if _is_comparable(run)]
         rounds = sorted(set.intersection(*map(set, tracks))) if tracks else []
         if rounds:
             means = [sum(track[number] for track in tracks) / len(tracks) for number in rounds]
             series.append(
                 {"experiment": group.number, "x": {"round": rounds}, "y": {"gap": [short(mean) for mean in means]}}
             )
-    measures = [axis("gap", "training less test accuracy", "percent")]
+    measures = [axis("gap", "training less test accuracy, points", "percent")]
     return lines([axis("round", "round")], measures, series) if series else None
 
 
+def _is_comparable(run: Run) -> bool:
+    """Return whether clients all train the model that is tested, on data like those of the test."""
+    sizes = run.final.submodels if run.final else {}
+    return run.partition == "iid" and len(sizes) == 1 and run.method not in _OTHER_SLICES
+
+
 def _gaps(run: Run) -> dict[int, float]:
-    """Return the gap after every evaluation; tests count by how many clients trained their level since the last one."""
     gaps: dict[int, float] = {}
     trained: list[float] = []
-    levels: dict[str, int] = {}
     for entry in run.history:
         if entry.train_accuracy is not None:
             trained.append(entry.train_accuracy)
-            for level, count in entry.levels.items():
-                levels[level] = levels.get(level, 0) + count
         if not entry.measured:
             continue
-        tested = _of_trained(entry, levels)
-        if tested is not None and trained:
-            gaps[entry.round] = sum(trained) / len(trained) - tested
-        trained, levels = [], {}
+        accuracies = [values.get("accuracy") for values in entry.measured.submodels.values()]
+        if trained and len(accuracies) == 1 and (accuracy := accuracies[0]) is not None:
+            gaps[entry.round] = sum(trained) / len(trained) - accuracy
+        trained = []
     return gaps
-
-
-def _of_trained(entry: Round, levels: Mapping[str, int]) -> float | None:
-    """Return the test accuracy of the sub-models that clients trained, or None if one of them was not tested."""
-    submodels = entry.measured.submodels if entry.measured else {}
-    if len(submodels) == 1:  # all clients train the same, whatever their level
-        return next(iter(submodels.values())).get("accuracy")
-    accuracies = {level: submodels.get(level, {}).get("accuracy") for level, count in levels.items() if count}
-    if not accuracies or any(value is None for value in accuracies.values()):
-        return None
-    total = sum(count for level, count in levels.items() if level in accuracies)
-    return sum(value * levels[level] for level, value in accuracies.items() if value is not None) / total
 
 
 def _track(group: Experiment, name: str) -> dict[int, float]:

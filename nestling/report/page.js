@@ -94,14 +94,16 @@ window.nestlingRender = (() => {
     }
   }
 
+  const together = (text) => text?.replace(/(\d) (%|[kMGTP]\b)/g, "$1\u00a0$2"); // no line break before a unit
+
   function header() {
     return html("header", {},
-      html("p", { class: "kicker" }, data.kicker), html("h1", {}, data.heading),
-      (data.sentences ?? []).map((sentence) => html("p", { class: "lead" }, sentence)),
+      html("p", { class: "kicker" }, data.kicker), html("h1", {}, together(data.heading)),
+      (data.sentences ?? []).map((sentence) => html("p", { class: "lead" }, together(sentence))),
       data.problems?.length > 0 && html("div", { class: "problems", role: "note" }, html("b", {}, data.problems.length > 1 ? `${data.problems.length} things to know` : "To know"),
         html("ul", {}, data.problems.map((problem) => html("li", {}, problem)))),
       data.tiles?.length > 0 && html("dl", { class: "tiles" }, data.tiles.map(({ label, value, note }) => html("div", {},
-        html("dt", {}, label), html("dd", {}, html("span", { class: "big" }, value), html("span", { class: "about" }, note))))));
+        html("dt", {}, label), html("dd", {}, html("span", { class: "big" }, together(value)), html("span", { class: "about" }, together(note)))))));
   }
 
   function controls() {

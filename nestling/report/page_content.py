@@ -121,9 +121,9 @@ def _notices(runs: Sequence[Run]) -> list[str]:
         if not run.finished:
             state = f"{run.rounds_done} of {run.rounds} rounds" if run.rounds_done else "no round is complete"
             if _goes_on(run):
-                notices.append(f"{name}, is running: {state}")
+                notices.append(f"{name}, is running ({state})")
             else:
-                notices.append(f"{name}, is not finished: {state}. It goes on with: nestling resume {run.directory}")
+                notices.append(f"{name}, is not finished ({state}); it goes on with: nestling resume {run.directory}")
         elif not run.final:
             notices.append(f"{name}, tested nothing: it has no evaluation")
         lost: dict[str, int] = {}
@@ -134,8 +134,8 @@ def _notices(runs: Sequence[Run]) -> list[str]:
             if entry.train_loss is None and any(entry.levels.values()):
                 lost["train_loss"] = lost.get("train_loss", 0) + 1
         if lost:
-            found = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
-            notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {found}")
+            counts = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
+            notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {counts}")
     return notices
 
 

@@ -78,8 +78,9 @@ const Draw = (() => {
     };
     let values = [[1, 2, 5], [1, 3], [1]].map(inside).find((list) => list.length <= count) ?? inside([1]);
     while (values.length > count && values.length > 2) values = values.filter((_, place) => place % 2 === 0);
-    if (values.length < 3) values = linearTicks(low, high, size, count, false).map(({ value }) => value);
-    return values.map((value) => ({ value, text: compact(value / size) }));
+    const linear = linearTicks(low, high, size, count, false);
+    const ticks = (values.length < 3 ? linear.map(({ value }) => value) : values).map((value) => ({ value, text: compact(value / size) }));
+    return new Set(ticks.map(({ text }) => text)).size === ticks.length ? ticks : linear; // three digits may not tell them apart
   }
 
   function compact(value) {
@@ -115,8 +116,8 @@ const Draw = (() => {
   const mixed = (colour, share) => (share >= 1 ? colour : `color-mix(in srgb, ${colour} ${Math.round(100 * share)}%, var(--card))`);
 
   const pen = document.createElement("canvas").getContext("2d");
-  function textWidth(text, size = 12) {
-    pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  function textWidth(text, weight = 400) {
+    pen.font = `${weight} 12px ${getComputedStyle(document.body).fontFamily}`;
     return pen.measureText(text).width;
   }
 

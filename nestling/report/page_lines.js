@@ -51,11 +51,11 @@ const Lines = (() => {
     if (!x.log && Math.min(...xs) >= 0 && Math.min(...xs) < 0.2 * Math.max(...xs) && !figure.names) lowX = 0;
 
     // Names beside the ends of lines, where there is room for all of them.
-    const names = lines.map((line) => textWidth(line.name, 12));
-    const named = width >= 620 && lines.length > 1 && lines.length <= 14 && Math.max(...names) <= 190;
+    const names = lines.map((line) => textWidth(line.name, 600));
+    const named = width >= 620 && lines.length > 1 && lines.length <= 14 && Math.max(...names) <= Math.min(260, 0.25 * width);
     const top = 30, bottom = height - 44, right = width - (named ? Math.max(...names) + 26 : 12);
     const vertical = axis({ low: lowY, high: highY, unit: y.unit, log: logY, start: bottom, end: top, gap: 40 });
-    const left = 14 + Math.max(...vertical.ticks.map((tick) => textWidth(tick.text, 12)));
+    const left = 14 + Math.max(...vertical.ticks.map((tick) => textWidth(tick.text)));
     const whole = x.name === "round" || Boolean(figure.names);
     const horizontal = axis({ low: lowX, high: highX, unit: x.unit, log: x.log, start: left, end: right, gap: width < 500 ? 52 : 68, whole });
     const few = [...new Set(xs)].sort((one, other) => one - other);
@@ -68,7 +68,7 @@ const Lines = (() => {
     }
     let end = -Infinity;
     for (const { value, text } of horizontal.ticks) {
-      const at = horizontal.place(value), half = textWidth(text, 12) / 2;
+      const at = horizontal.place(value), half = textWidth(text) / 2;
       picture.append(svg("line", { x1: at, x2: at, y1: bottom, y2: bottom + 5, class: "tick" }));
       if (at - half < end + 6) continue; // it would touch the label before it
       end = at + half;

@@ -2,7 +2,6 @@
 // Figures made of rows and areas: coverage, bars, distributions, shares, nested sizes, histograms and maps.
 const Rows = (() => {
   const { axis, format, html, mixed, svg, textWidth } = Draw;
-  const PARTS = 128; // of a strip
 
   const pointed = (page, lines) => ({
     onpointermove: (event) => page.tip(event, lines),
@@ -16,11 +15,9 @@ const Rows = (() => {
     return html("div", { class: "rows" }, figure.rows.map((row) => {
       const even = row.even === null ? "–" : `${Math.round(100 * row.even)} %`;
       const label = `${row.name}, ${row.units} units: the least trained got ${even} of the most trained`;
-      const strip = svg("svg", { viewBox: `0 0 ${PARTS} 1`, preserveAspectRatio: "none", role: "img", "aria-label": label });
-      let start = 0;
-      for (const [width, shade] of row.shades) {
-        strip.append(svg("rect", { x: start, y: 0, width, height: 1, "fill-opacity": shade, style: `fill: ${colour}` }));
-        start += width;
+      const strip = svg("svg", { viewBox: `0 0 ${row.shades.length} 1`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+      for (const { 0: same, index } of row.shades.matchAll(/(.)\1*/g)) { // neighbours of the same shade are one
+        strip.append(svg("rect", { x: index, y: 0, width: same.length, height: 1, "fill-opacity": parseInt(same[0], 36) / 35, style: `fill: ${colour}` }));
       }
       const lines = [[row.name, colour], `${row.units} units`, `least over most trained: ${even}`];
       return html("div", { class: "row", ...pointed(page, lines) }, html("span", { class: "name" }, row.name), strip, html("span", { class: "value" }, even));
@@ -52,7 +49,7 @@ const Rows = (() => {
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "spread", role: "img", "aria-label": figure.title });
     const scale = axis({ low: figure.low, high: figure.high, unit: figure.unit, start: left, end: right, gap: 62 });
     for (const { value, text } of scale.ticks) {
-      const x = scale.place(value), half = textWidth(text, 12) / 2;
+      const x = scale.place(value), half = textWidth(text) / 2;
       picture.append(svg("line", { x1: x, x2: x, y1: 18, y2: height - 36, class: "grid" }));
       picture.append(svg("text", { x: Math.max(half, Math.min(width - half, x)), y: height - 22, "text-anchor": "middle" }, text));
     }

@@ -13,7 +13,7 @@ const Tables = (() => {
     });
     const rows = ordered(table, column, down).map(({ experiment, cells }) => html("tr", { "data-experiment": experiment },
       cells.map((cell, place) => (place === 0
-        ? html("th", { scope: "row" }, page.named(experiment, cell.text))
+        ? html("th", { scope: "row", title: cell.text }, page.named(experiment))
         : html("td", { class: table.columns[place].side, "data-value": cell.value }, cell.best ? html("strong", {}, cell.text) : cell.text)))));
     const download = html("button", { type: "button", class: "small", "data-key": `${table.name}-csv`, onclick: () => save(`${table.name}.csv`, csv(table)) }, "CSV");
     const content = [

@@ -17,7 +17,7 @@ Kinds of figures, and what they hold beside ``kind`` and, if they are about one 
 
 =========  =============================================================================================================
 lines      ``axes``, ``measures`` (the reader chooses one of each), ``series`` (see `lines`)
-strips     ``rows``: name, units, ``even`` (least over most), ``shades`` as pairs of a number of parts and a shade
+strips     ``rows``: name, units, ``even`` (least over most), ``shades``: a digit from 0 to z per part
 bars       ``groups`` (names) and ``rows``: name, ``values`` (shares, one per group)
 spread     ``unit``, ``low``, ``high`` and ``rows``: experiment, ``bins`` (counts), mean, quantiles, count
 shares     ``rows``: experiment, ``parts``: name and count

@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from nestling.report.panels import Figure
 Format = Literal["pdf", "svg", "png"]
 
 _WIDTH, _HEIGHT = 4.6, 3.1  # inches: a column and a half of most papers
+_LETTERS = 84  # of a line of the legend, the symbols among them
 _ROW = 0.2  # inches of a row with a name
 _DOTS = 300  # per inch, of PNG
 _SYMBOLS = {"circle": "o", "square": "s", "diamond": "D", "triangle": "^"}
@@ -121,7 +122,8 @@ def _drawn(matplotlib: Any, title: str, figure: Figure, looks: Looks) -> Any:
     _DRAW[figure["kind"]](axes, figure, looks)
     handles, names = axes.get_legend_handles_labels()
     if len(names) > 1:
-        drawing.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)))
+        across = max(1, min(3, len(names), _LETTERS // (max(map(len, names)) + 8)))
+        drawing.legend(handles, names, loc="outside lower center", ncols=across)
     return drawing
 
 
@@ -201,8 +203,9 @@ def _strips(axes: Any, figure: Figure, looks: Looks) -> None:
     colour = looks[figure["experiment"]]["colour"]
     for number, row in enumerate(figure["rows"]):
         start = 0
-        for width, shade in row["shades"]:
-            axes.barh(number, width, left=start, height=0.75, color=_mixed(colour, shade), linewidth=0)
+        for shade, same in groupby(row["shades"]):
+            width = len(list(same))
+            axes.barh(number, width, left=start, height=0.75, color=_mixed(colour, int(shade, 36) / 35), linewidth=0)
             start += width
     _name_rows(axes, [row["name"] for row in figure["rows"]])
     axes.set_xticks([0, start], ["first unit", "last unit"])

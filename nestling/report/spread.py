@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from nestling.report.level_results import level_results
@@ -13,13 +12,14 @@ from nestling.report.panels import Figure, axis, lines, panel, short
 from nestling.report.runs_by_seed import Experiment
 
 _STEPS = 128  # the parts of a strip
+_SHADES = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BINS = 25  # of the distribution of local accuracy
 
 
 @panel(
     "Accuracy against size",
     "The final result of every size of every method, against what the size costs. High and flat is good: small devices "
-    "are served as well as large ones. A single point is a method whose only model is the whole one.",
+    "are served as well as large ones. A single point is a method with one model for all devices.",
     section="first",
 )
 def by_size(groups: Sequence[Experiment]) -> Figure | None:
@@ -192,26 +192,27 @@ def coverage(groups: Sequence[Experiment]) -> list[Figure] | None:
             size = min(map(len, counts))
             units = [sum(values) for values in zip(*(count[:size] for count in counts), strict=True)]
             most = max(units)
-            runs = [[len(list(same)), shade] for shade, same in groupby(shades(units))]
-            rows.append(
-                {"name": name, "units": size, "even": short(min(units) / most) if most else None, "shades": runs}
-            )
+            even = short(min(units) / most) if most else None
+            rows.append({"name": name, "units": size, "even": even, "shades": shades(units)})
         if rows:
             figures.append({"kind": "strips", "experiment": group.number, "rows": rows, "title": "times trained"})
     return figures or None
 
 
-def shades(units: Sequence[float]) -> list[float]:
-    """Return the shade of each part of a strip in [0, 1]: the mean of its units over the most trained unit.
+def shades(units: Sequence[float]) -> str:
+    """Return the shade of each part of a strip, from 0 to z: the mean of its units over the most trained unit.
+
+    A letter per part keeps pages with many axes small.
 
     >>> strip = shades([4, 4, 2, 0])
     >>> len(strip), strip[0], strip[63], strip[64], strip[127]
-    (128, 1.0, 1.0, 0.5, 0.0)
+    (128, 'z', 'z', 'i', '0')
     """
     most, size = max(units), len(units)
     strip = []
     for step in range(_STEPS):
         first = step * size // _STEPS
         part = units[first : max(first + 1, (step + 1) * size // _STEPS)]
-        strip.append(round(sum(part) / len(part) / most, 2) if most else 0.0)
-    return strip
+        share = sum(part) / len(part) / most if most else 0.0
+        strip.append(_SHADES[min(len(_SHADES) - 1, round(share * (len(_SHADES) - 1)))])
+    return "".join(strip)

@@ -48,7 +48,12 @@ def test_a_method_for_every_size_is_measured_by_the_large_model_on_every_device(
     assert "On digits (iid) after 3 rounds, its 3 sizes, from 500 to 90.0 k parameters, reach 90.0 % to 97.5 %." in text
     assert "FedAvg large reaches 99.0 %, but every device must train all 90.0 k parameters" in text
     assert "FedAvg small, which every device can train, reaches 62.0 %" in text
-    assert "highest mean over sizes; FedRolex has the best whole model, 98.0 %" in text
+    assert (
+        "Of 2 methods for mixed devices it has the highest mean over sizes; FedRolex has the best whole model, 98.0 %"
+        in text
+    )
+    assert "and the best whole model." in said(large(), mixed(), mixed("heterofl", (0.97, 0.9, 0.8)))[1]
+    assert "and a whole model as good as any." in said(large(), mixed(), mixed("heterofl", (0.975, 0.9, 0.8)))[1]
     assert tiles["Whole model"] == {"label": "Whole model", "value": "97.5 %", "note": "FedAvg large: 99.0 %"}
     assert tiles["Smallest of 3 sizes"]["value"] == "90.0 %"
     assert tiles["Data sent"]["value"] == "26 %"
@@ -69,10 +74,23 @@ def test_without_the_large_model_nothing_is_compared_with_it():
     assert tiles["Data sent"]["value"] == "2.54 KiB"
 
 
+def test_a_small_model_on_every_device_is_not_taken_for_the_large_one():
+    heading, text, _ = said(small(), mixed())
+    assert "large model" not in heading + text
+
+
 def test_the_large_model_of_other_data_is_no_measure():
     heading, text, _ = said(large(dataset="mnist"), mixed())
     assert heading == "2 experiments on 2 tasks"
     assert "points below" not in text
+
+
+def test_a_large_model_of_another_kind_is_no_measure():
+    assert "points below" not in said(large(model="resnet18"), mixed())[0]
+
+
+def test_experiments_of_one_method_are_not_called_methods():
+    assert "Of 2 experiments for" in said(mixed(), sized("other", "fjord", (0.9, 0.8, 0.7), [WHOLE, HALF, TINY]))[1]
 
 
 def test_a_large_model_that_is_unfinished_is_no_measure():

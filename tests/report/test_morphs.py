@@ -3,16 +3,15 @@
 import pytest
 
 from nestling.report.morphs import gap, kept, networks
-from nestling.report.read import Round
+from nestling.report.read import Evaluation, Round
 from nestling.report.runs_by_seed import experiments
 from tests.report.report_runs import run
 
 
-def lines(trained, tested, **more):
+def lines(trained, tested):
     """Rounds with training accuracies, and evaluations after some."""
-    counts = more.pop("levels", {"a": 1})
     return tuple(
-        Round(number, 0, 0, 0, train_accuracy=accuracy, levels=counts, evaluation=tested.get(number))
+        Round(number, 0, 0, 0, train_accuracy=accuracy, evaluation=tested.get(number))
         for number, accuracy in enumerate(trained, start=1)
     )
 
@@ -37,22 +36,26 @@ def test_networks_on_the_way_are_lines_with_names():
     assert networks(experiments([run()])) is None
 
 
-def test_the_gap_is_that_of_the_rounds_since_the_last_test():
-    tested = {2: {"submodels": {"a": {"accuracy": 0.1}}}, 4: {"submodels": {"a": {"accuracy": 0.5}}}}
-    figure = gap(experiments([run(history=lines([0.2, 0.4, 0.6, 0.8], tested))]))
+ONE = {2: {"submodels": {"a": {"accuracy": 0.1}}}, 4: {"submodels": {"a": {"accuracy": 0.5}}}}
+END = Evaluation(4, {"global_accuracy": 0.9}, {"a": {"accuracy": 0.5}})  # global: of FedMorph's large network
+
+
+def test_the_gap_is_that_of_the_rounds_since_the_last_test_and_of_the_model_that_clients_train():
+    figure = gap(experiments([run(history=lines([0.2, 0.4, 0.6, 0.8], ONE), final=END)]))
     (series,) = figure["series"]
     assert series["x"]["round"] == [2, 4]
     assert series["y"]["gap"] == pytest.approx([0.2, 0.2])
 
 
-def test_the_gap_compares_clients_with_the_sub_models_that_they_trained():
-    tested = {1: {"global_accuracy": 0.9, "submodels": {"a": {"accuracy": 0.9}, "e": {"accuracy": 0.5}}}}
-    (series,) = gap(experiments([run(history=lines([0.8], tested, levels={"a": 1, "e": 3}))]))["series"]
-    assert series["y"]["gap"] == pytest.approx([0.8 - (0.9 + 3 * 0.5) / 4])
-
-
-def test_there_is_no_gap_where_training_and_test_are_not_about_the_same():
-    tested = {1: {"global_accuracy": 0.9, "submodels": {"a": {"accuracy": 0.9}}}}
-    assert gap(experiments([run(history=lines([0.8], tested), partition="dirichlet")])) is None
-    tested = {1: {"submodels": {"a": {"accuracy": 0.9}, "c": {"accuracy": 0.7}}}}
-    assert gap(experiments([run(history=lines([0.8], tested, levels={"e": 1}))])) is None  # e was not tested
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partition": "dirichlet"},  # clients are trained and tested on other classes
+        {"method": "fedrolex"},  # the window that is tested is not the one that was trained
+        {"final": Evaluation(4, {}, {"a": {"accuracy": 0.9}, "e": {"accuracy": 0.5}})},
+        {"final": None},
+    ],
+)
+def test_there_is_no_gap_where_training_and_test_are_not_about_the_same(changes):
+    settings = {"history": lines([0.2, 0.4, 0.6, 0.8], ONE), "final": END} | changes
+    assert gap(experiments([run(**settings)])) is None

@@ -20,6 +20,15 @@ def data(tmp_path_factory):
     return page_data(folder)
 
 
+def test_a_figure_is_a_file_in_its_format(data, tmp_path):
+    (path,) = write_figures(
+        {**data, "panels": [one for one in data["panels"] if one["title"] == "Who took part"]}, tmp_path, "svg"
+    )
+    assert path.name == "who-took-part.svg"
+    assert "HeteroFL" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_every_figure_of_the_page_is_a_file(data, tmp_path):
     paths = write_figures(data, tmp_path / "figures", "svg")
     names = {path.stem for path in paths}

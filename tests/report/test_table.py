@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nestling.report import compare, experiments, find, terminal
-from nestling.report.read import Evaluation
+from nestling.report.read import Evaluation, Level
 from nestling.report.runs_by_seed import statistic
 from nestling.report.table import columns
 from tests.report import report_runs
@@ -120,6 +120,14 @@ def test_accuracies_and_perplexities_do_not_compete():
     assert bold(rows, "final worst") == ["x"]
     (worst,) = [column for column in columns(rows) if column.title == "final worst"]
     assert [cell.text for cell in worst.cells] == ["25.0 %", "70", "90"]
+
+
+def test_a_model_of_one_size_has_no_worst_sub_model():
+    whole, small = Level(1.0, 1000), Level(0.5, 250)
+    rows = compare([run("whole", levels={"full": whole}), run("mixed", levels={"a": whole, "b": small})])
+    (worst,) = [column for column in columns(rows) if column.title == "final worst"]
+    assert [cell.text for cell in worst.cells] == ["–", "25.0 %"]
+    assert rows[0]["final"]["worst_submodel"]["mean"] == 0.25  # in JSON, as in summary.json
 
 
 def test_columns_without_values_are_left_out():
