@@ -21,10 +21,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nestling.amounts import duration
 from nestling.report import curves, morphs, spread, submodel_panel
 from nestling.report.headline import Headline, headline
 from nestling.report.legend import display_names, looks
-from nestling.report.measures import duration, written
+from nestling.report.measures import written
 from nestling.report.panels import PANELS, Draw
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, experiments

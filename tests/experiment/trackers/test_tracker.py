@@ -69,8 +69,8 @@ def test_settings_and_the_figures_of_evaluated_rounds(tmp_path):
 
 def test_a_resumed_run_goes_on_in_the_same_place_and_logs_no_round_twice(tmp_path):
     first, second = Notebook(), Notebook()
+    settings = tiny(rounds=4, evaluate=EVERY, checkpoint_every=1)
     with pytest.raises(NestlingError, match="stopped"):
-        settings = tiny(rounds=4, evaluate=EVERY, checkpoint_every=1)
         run(settings, out=tmp_path / "run", track=[first], callbacks=[StopAfter(2)], quiet=True)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "round-000002")  # so that the second round is run again
     assert first.lines[-1] == ("finish", False)
