@@ -28,9 +28,9 @@ class TwoLineProgress(progress.Progress):
 
     def __init__(self) -> None:
         super().__init__(
-            progress.TextColumn("{task.description}"),
+            progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(bar_width=_BAR),
-            progress.TextColumn("{task.fields[count]}"),
+            progress.TextColumn("{task.fields[count]}", markup=False),
             _Times(),
             console=err(),
             transient=True,

@@ -4,13 +4,11 @@ import importlib.util
 import shutil
 import signal
 import sys
-import threading
-from contextlib import contextmanager
 
 import pytest
 
-from nestling.report.watch_server import WatchServer
-from tests.processes import LIMIT, start, wait_until
+from tests.processes import start, wait_until
+from tests.report.watch_cases import serving
 
 BROWSER, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
 SETTINGS = ["rounds=500", "local.epochs=1", "data.max_samples=200", "evaluate.samples=100", "checkpoint_every=5"]
@@ -35,18 +33,6 @@ def browser(tmp_path):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER)) as opened:
         yield opened
-
-
-@contextmanager
-def serving(folder, port=0):
-    with WatchServer(folder, port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(LIMIT)
 
 
 def training(*command):

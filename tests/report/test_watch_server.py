@@ -3,9 +3,7 @@
 import http.client
 import json
 import socket
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 
@@ -15,6 +13,7 @@ from nestling.report import watch_server
 from nestling.report.live_state import LiveRuns
 from nestling.report.watch_server import WatchServer
 from tests.processes import wait_until
+from tests.report.watch_cases import serving
 
 LIMIT = 60  # seconds for an answer
 
@@ -23,18 +22,6 @@ LIMIT = 60  # seconds for an answer
 def _quick_looks(monkeypatch):
     monkeypatch.setattr(watch_server, "_EVERY", 0.02)
     monkeypatch.setattr(watch_server, "_SHARE", 0)
-
-
-@contextmanager
-def serving(folder, port=0):
-    with WatchServer(folder, port) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(LIMIT)
 
 
 def ask(server, path="/", method="GET", **headers):

@@ -9,26 +9,17 @@ import pytest
 
 from nestling.errors import NestlingError
 from nestling.experiment import resume, run
-from nestling.experiment.callback import Callback
 from nestling.experiment.trackers import MLflow, TensorBoard, Trackio, WeightsAndBiases
 from nestling.settings import Evaluate
+from tests.experiment.test_resume import Stop
 from tests.run_cases import tiny
-
-
-class StopAfter(Callback):
-    def __init__(self, round):
-        self._round = round
-
-    def on_round(self, record, state):
-        if record["round"] == self._round:
-            raise NestlingError("stopped by the test")
 
 
 def stopped_and_resumed(folder, tracker):
     """Track a run that is stopped after two rounds, and resumed; return its records."""
     settings = tiny(rounds=3, evaluate=Evaluate(samples=20), checkpoint_every=10, seed=3)
-    with pytest.raises(NestlingError, match="stopped by the test"):
-        run(settings, out=folder, track=tracker(), callbacks=[StopAfter(2)], quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=folder, track=tracker(), callbacks=[Stop(rounds=2)], quiet=True)
     result = resume(folder, track=tracker(), quiet=True)
     return [record["evaluation"]["global_accuracy"] for record in result.rounds]
 

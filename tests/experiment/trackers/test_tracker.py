@@ -8,9 +8,9 @@ import pytest
 from nestling.errors import NestlingError, RunFailed
 from nestling.events import collect
 from nestling.experiment import resume, run
-from nestling.experiment.callback import Callback
 from nestling.experiment.trackers import Tracker, make_tracker
 from nestling.settings import Evaluate
+from tests.experiment.test_resume import Stop
 from tests.run_cases import tiny
 
 EVERY = Evaluate(samples=20)
@@ -40,15 +40,6 @@ class Notebook(Tracker):
         self.lines.append(("finish", done))
 
 
-class StopAfter(Callback):
-    def __init__(self, round):
-        self._round = round
-
-    def on_round(self, record, state):
-        if record["round"] == self._round:
-            raise NestlingError("stopped by the test")
-
-
 def test_settings_and_the_figures_of_evaluated_rounds(tmp_path):
     notebook = Notebook()
     result = run(tiny(rounds=4), out=tmp_path / "run", track=notebook, quiet=True)
@@ -70,8 +61,8 @@ def test_settings_and_the_figures_of_evaluated_rounds(tmp_path):
 def test_a_resumed_run_goes_on_in_the_same_place_and_logs_no_round_twice(tmp_path):
     first, second = Notebook(), Notebook()
     settings = tiny(rounds=4, evaluate=EVERY, checkpoint_every=1)
-    with pytest.raises(NestlingError, match="stopped"):
-        run(settings, out=tmp_path / "run", track=[first], callbacks=[StopAfter(2)], quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=tmp_path / "run", track=[first], callbacks=[Stop(rounds=2)], quiet=True)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "round-000002")  # so that the second round is run again
     assert first.lines[-1] == ("finish", False)
     resume(tmp_path / "run", track=second, quiet=True)
