@@ -1,4 +1,4 @@
-"""Format counts and bytes with three digits and a unit."""
+"""Format counts, bytes and times with few digits and a unit."""
 
 from __future__ import annotations
 
@@ -29,3 +29,21 @@ def amount(value: float, units: tuple[str, ...] = COUNTS) -> str:
     scaled = value / size
     digits = 0 if size == 1 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
     return f"{scaled:.{digits}f} {name}".strip()
+
+
+def duration(seconds: float) -> str:
+    """Return a time in suitable units.
+
+    >>> duration(9.87), duration(45.3), duration(75), duration(7330), duration(200_000)
+    ('9.9 s', '45 s', '1 min 15 s', '2 h 2 min', '2 d 7 h')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 172_800:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"

@@ -34,6 +34,7 @@ from nestling.cli.reproduce import reproduce_command
 from nestling.cli.run import resume_command, run_command
 from nestling.cli.screen import err, examples
 from nestling.cli.sweep import sweep_command
+from nestling.cli.watch import watch_command
 from nestling.heap import keep_freed_memory
 
 app = typer.Typer(
@@ -89,6 +90,7 @@ _add(
     "nestling reproduce heterofl-table2 --scale paper --seeds 3 --out runs/table2 device=cuda",
     "nestling reproduce heterofl-table2 --scale paper --seeds 3 --results elsewhere/results.json",
 )
+_add("watch", watch_command, "nestling watch runs/first", "nestling watch runs/compare --port 8080 --no-open")
 _add(
     "report",
     report_command,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, next_step, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, next_step, working
 from nestling.cli.side_by_side import Processes, Seeds, WriteReport, run_and_compare
 from nestling.errors import NestlingError
 
@@ -33,6 +33,7 @@ def compare_command(
     ] = Path("runs/compare"),
     processes: Processes = 0,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
     page: WriteReport = True,
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +49,7 @@ def compare_command(
         chosen = [source for source in sources if "=" not in source]
         existing = [Path(source) for source in chosen if Path(source).is_dir()]
         new = new_experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
-    run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json)
+    run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json, quiet=quiet)
     if new and seeds == 1 and not as_json:
         next_step("the same command with --seeds 3   # how much is chance?")
 

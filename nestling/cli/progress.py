@@ -1,48 +1,87 @@
-"""The progress of a run: a bar on the terminal, and TensorBoard if requested."""
+"""Progress bars: two lines that fit 80 columns, with how far it is and how long it takes above what is going on."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
 from rich import progress
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from nestling.amounts import BYTES, amount
 from nestling.cli.screen import err
-from nestling.errors import NestlingError
-from nestling.experiment.callback import Callback
+from nestling.experiment.run_progress import RunProgress
 from nestling.experiment.simulation import Simulation
 from nestling.server.state import ServerState
-from nestling.tasks import Metric
+
+_BAR = 16  # columns
+_BESIDE = 54  # columns that are left for the bar, a count such as 1000/1000 and two times
+_MIN_LABEL = 12
 
 
-def make_progress(*columns: progress.ProgressColumn) -> progress.Progress:
-    """Return a progress bar on stderr with `columns` between the bar and the times; it is hidden without a terminal."""
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        *columns,
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-        console=err(),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
+class TwoLineProgress(progress.Progress):
+    """A bar on stderr, with a count and times beside it and a line of text below; hidden without a terminal.
+
+    Tasks have the fields ``count`` and ``text``, and ``end``: when they will be done, by the clock of the bar.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=_BAR),
+            progress.TextColumn("{task.fields[count]}", markup=False),
+            _Times(),
+            console=err(),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def add(self, label: str) -> progress.TaskID:
+        """Add a task; its label is shortened so that the rest fits."""
+        most = max(_MIN_LABEL, self.console.width - _BESIDE)
+        label = label if len(label) <= most else f"{label[: most - 1]}…"
+        return self.add_task(label, total=None, count="", text="", end=None)
+
+    def estimate(self, task: progress.TaskID, seconds: float | None) -> None:
+        """Show how many seconds are left."""
+        self.update(task, end=None if seconds is None else self.get_time() + seconds)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bar, and the text below it, which is cut at the width of the terminal."""
+        yield self.make_tasks_table(self.tasks)
+        texts = [task.fields["text"] for task in self.tasks]
+        yield Group(*(Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in texts if text))
 
 
-class ProgressBar(Callback):
-    """A progress bar with the task's first metric, bytes sent, and the time left; nothing without a terminal."""
+class _Times(progress.ProgressColumn):
+    """The time that has passed, and the time that is left."""
+
+    def render(self, task: progress.Task) -> Text:
+        passed = _clock(task.finished_time if task.finished else task.elapsed or 0.0)
+        end = task.fields["end"]
+        left = "" if end is None else f", {_clock(max(0.0, end - task.get_time()))} left"
+        return Text(f"{passed}{left}", no_wrap=True)
+
+
+def _clock(seconds: float | None) -> str:
+    """Return a time as a clock shows it.
+
+    >>> _clock(75), _clock(7330)
+    ('1:15', '2:02:10')
+    """
+    minutes, second = divmod(int(seconds or 0), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+class ProgressBar(RunProgress):
+    """A progress bar of a run: rounds and time left, the last figures, and what is waited for."""
 
     def __init__(self, label: str) -> None:
-        self._progress = make_progress(progress.MofNCompleteColumn(), progress.TextColumn("{task.fields[figures]}"))
-        self._task = self._progress.add_task(label, total=None, figures="starting")
-        self._metric = Metric("accuracy", "higher", percent=True)
-        self._clients = 0
-        self._figures = ""
-        self._measured = ""
+        super().__init__()
+        self._progress = TwoLineProgress()
+        self._task = self._progress.add(label)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -57,57 +96,18 @@ class ProgressBar(Callback):
         """Show the rounds done and to do, and which tensors were loaded from a file of weights."""
         if simulation.started:
             err().print(simulation.started, soft_wrap=True)
-        self._metric = simulation.setup.task.metrics[0]
-        self._progress.update(self._task, total=simulation.settings.rounds, completed=state.round, figures="")
+        super().on_start(simulation, state)
 
-    def on_client(self) -> None:
-        """Count a client."""
-        self._clients += 1
-        self._progress.update(self._task, figures=f"{self._figures} · client {self._clients}".lstrip(" ·"))
-
-    def on_evaluation(self) -> None:
-        """Show that models are tested."""
-        self._progress.update(self._task, figures=f"{self._figures} · testing".lstrip(" ·"))
-
-    def on_round(self, record: dict[str, Any], state: ServerState) -> None:
-        """Show the figures of a round."""
-        self._clients = 0
-        parts = [] if record["train_loss"] is None else [f"loss {record['train_loss']:.3f}"]
-        figures, name = record.get("evaluation", {}), self._metric.name
-        value = figures.get(f"global_{name}", figures.get(name))
-        if value is not None:
-            self._measured = f"{name} {value:.1%}" if self._metric.percent else f"{name} {value:.4g}"
-        parts += [self._measured, f"{amount(record['bytes_down'] + record['bytes_up'], BYTES)} sent"]
-        self._figures = " · ".join(filter(None, parts))
-        self._progress.update(self._task, completed=record["round"], figures=self._figures)
-
-
-class TensorBoard(Callback):
-    """Write the figures of every round as TensorBoard events into a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-        except ImportError:
-            raise NestlingError("--tensorboard needs TensorBoard: pip install 'nestling[tensorboard]'") from None
-        self._make = lambda: SummaryWriter(str(folder))
-
-    def on_start(self, simulation: Simulation, state: ServerState) -> None:
-        """Open the writer, now that the directory of the run exists."""
-        self._writer = self._make()
-
-    def on_round(self, record: dict[str, Any], state: ServerState) -> None:
-        """Write the figures of a round."""
-        for name, value in _flat(record):
-            self._writer.add_scalar(name, value, record["round"])
-        self._writer.flush()
-
-
-def _flat(record: dict[str, Any], path: str = "") -> list[tuple[str, float]]:
-    figures = []
-    for name, value in record.items():
-        if isinstance(value, dict):
-            figures += _flat(value, f"{path}{name}/")
-        elif isinstance(value, int | float):
-            figures.append((f"{path}{name}", value))
-    return figures
+    def update(self) -> None:
+        """Show what has changed."""
+        training = self.training
+        doing = f"{self.phase} client {len(training.done) + 1} of {len(training.jobs)}"
+        if self.phase != "training" or len(training.done) >= len(training.jobs):
+            doing = "merging" if self.phase == "training" and training.jobs else self.phase
+        text = " · ".join(filter(None, [doing, self.figures]))
+        if self.time_left is None:
+            self._progress.update(self._task, text=text)
+            return
+        count, done = f"{self.round}/{self.rounds}", self.time_left.share_done
+        self._progress.update(self._task, total=1.0, completed=done, count=count, text=text)
+        self._progress.estimate(self._task, self.seconds_left)

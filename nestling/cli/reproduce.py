@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,16 +11,14 @@ import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, err, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, err, out, print_json, print_table, working
 from nestling.cli.side_by_side import raise_failed
 
 if TYPE_CHECKING:
     from nestling.errors import NestlingError
     from nestling.experiment.reproductions.finished_runs import Finished
-    from nestling.experiment.reproductions.table_runs import Progress, TableRun
+    from nestling.experiment.reproductions.table_runs import TableRun
     from nestling.report.reproduction_table import Table
-
-_EVERY = 600  # seconds between two lines about the progress where there is no terminal
 
 
 def reproduce_command(
@@ -85,6 +82,7 @@ def reproduce_command(
         typer.Option("--save-results", metavar="FILE", help="Also write the list of finished runs to this file."),
     ] = None,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of a paper.
@@ -134,45 +132,28 @@ def reproduce_command(
     else:
         with locked(folder):
             try:
-                failed = _run(runs, finished, folder, jobs, __version__)
+                failed = _run(runs, finished, folder, jobs=jobs, version=__version__, quiet=quiet)
             finally:
                 table = save(folder)
     _print_table(table, None if finished_only else folder, form, as_json)
     raise_failed(failed)
 
 
-def _run(runs: list[TableRun], finished: Finished, folder: Path, jobs: int, version: str) -> dict[Path, NestlingError]:
-    """Run what is missing with one progress bar; return the errors of runs that failed."""
-    from rich.progress import TextColumn  # noqa: PLC0415
-
-    from nestling.cli.progress import make_progress  # noqa: PLC0415
+def _run(
+    runs: list[TableRun], finished: Finished, folder: Path, *, jobs: int, version: str, quiet: bool
+) -> dict[Path, NestlingError]:
+    """Run what is missing, show the progress, and return the errors of runs that failed."""
+    from nestling.cli.runs_progress import RunsProgress  # noqa: PLC0415
     from nestling.experiment.reproductions.table_runs import run_missing  # noqa: PLC0415
 
-    began = reported = time.monotonic()
-    with make_progress(TextColumn("{task.percentage:.0f} % · {task.fields[count]}")) as bar:
-        task = bar.add_task(folder.name, total=None, count="starting")
-
-        def show(progress: Progress) -> None:
-            nonlocal reported
-            count = f"{progress.finished} of {progress.runs} runs"
-            bar.update(task, completed=progress.done, total=progress.total, count=count)
-            if not sys.stderr.isatty() and time.monotonic() - reported > _EVERY:
-                reported = time.monotonic()
-                err().print(_line(count, progress, reported - began), soft_wrap=True)
-
+    with RunsProgress(folder, [run.folder for run in runs], quiet=quiet) as progress:
         try:
-            return run_missing(runs, finished, folder, version=version, processes=jobs, on_progress=show)
+            return run_missing(runs, finished, folder, version=version, processes=jobs, on_progress=progress.update)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be closed
-                bar.stop()
+                progress.stop()
                 err().print("stopped; give the same command again to go on", soft_wrap=True)
             raise
-
-
-def _line(count: str, progress: Progress, seconds: float) -> str:
-    share = progress.done / progress.total if progress.total else 1.0
-    left = f", about {seconds * (1 - share) / share / 3600:.1f} hours left" if share > 0.01 else ""
-    return f"{count} done, {share:.0%} of the work{left}"
 
 
 def _print_cost(runs: list[TableRun], finished: Finished, as_json: bool) -> None:

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import logging
 import shlex
+import sys
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, err, next_step, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, err, next_step, out, print_json, print_table, working
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from nestling.experiment import Result
 
-UseTensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Also write events for TensorBoard to DIR/tensorboard.")
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help="Also log to tensorboard, wandb, trackio or mlflow; may be repeated."),
 ]
+UseTensorBoard = Annotated[bool, typer.Option("--tensorboard", help="The same as --track tensorboard.")]
 
 
 def run_command(
@@ -48,7 +53,9 @@ def run_command(
         typer.Option("--out", metavar="DIR", help="The new directory of the run; by default runs/NAME/seed-SEED."),
     ] = None,
     data_dir: DataDir = None,
+    track: Track = None,
     tensorboard: UseTensorBoard = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment.
@@ -68,9 +75,8 @@ def run_command(
         experiment = find(source).with_settings(changes)
     path = folder or claim(Path("runs") / title(experiment) / f"seed-{experiment.seed}")
     try:
-        result = _with_progress(
-            title(experiment), path, tensorboard, lambda callbacks: run(experiment, out=path, callbacks=callbacks)
-        )
+        action = partial(run, experiment, out=path, track=_trackers(track, tensorboard))
+        result = _with_progress(title(experiment), path, action, quiet=quiet)
     finally:
         if folder is None:
             remove_if_empty(path, path.parent)  # if the run could not start
@@ -88,7 +94,9 @@ def resume_command(
         ),
     ] = None,
     *,
+    track: Track = None,
     tensorboard: UseTensorBoard = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run from its last checkpoint.
@@ -98,23 +106,24 @@ def resume_command(
     """
     with working("reading the run"):
         from nestling.experiment import resume  # noqa: PLC0415
-    changes = settings or []
-    result = _with_progress(
-        folder.name, folder, tensorboard, lambda callbacks: resume(folder, settings=changes, callbacks=callbacks)
-    )
+    action = partial(resume, folder, settings=settings or [], track=_trackers(track, tensorboard))
+    result = _with_progress(folder.name, folder, action, quiet=quiet)
     _print_summary(result, folder, as_json)
 
 
-def _with_progress(label: str, path: Path, tensorboard: bool, action: Callable[[Any], Result]) -> Result:
-    """Call a function with callbacks that show its progress; on Ctrl-C print how to continue, at the end its events."""
-    from nestling.cli.progress import ProgressBar, TensorBoard  # noqa: PLC0415
+def _trackers(track: Sequence[str] | None, tensorboard: bool) -> list[str]:
+    return list(dict.fromkeys([*(track or []), *(["tensorboard"] if tensorboard else [])]))
+
+
+def _with_progress(label: str, path: Path, action: Callable[..., Result], *, quiet: bool) -> Result:
+    """Call `run` or `resume` and show the progress; on Ctrl-C print how to continue, at the end its events."""
+    from nestling.cli.progress import ProgressBar  # noqa: PLC0415
 
     with ExitStack() as stack:
-        callbacks: list[Any] = [stack.enter_context(ProgressBar(label))]
-        if tensorboard:
-            callbacks.append(TensorBoard(path / "tensorboard"))
+        bar = sys.stderr.isatty() and not quiet
+        callbacks = [stack.enter_context(ProgressBar(label))] if bar else []
         try:
-            result = action(callbacks)
+            result = action(callbacks=callbacks, quiet=quiet or bar)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be closed
                 stack.close()

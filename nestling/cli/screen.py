@@ -23,6 +23,7 @@ _MIN_WIDTH = 40  # columns: with fewer, the terminal wraps the lines
 
 # Options that several commands have.
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 DataDir = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="Look for data files in this folder first, then in NESTLING_DATA and the cache."),

@@ -37,6 +37,7 @@ def run_and_compare(
     processes: int,
     page: bool,
     as_json: bool,
+    quiet: bool = False,
     varied: Mapping[Path, Mapping[str, Any]] | None = None,
     conclude: Callable[[list[dict[str, Any]]], list[str]] | None = None,
 ) -> None:
@@ -56,6 +57,8 @@ def run_and_compare(
         Whether to write a page, into `folder`, or into the first of `existing` if nothing is new.
     as_json
         Whether to print JSON in place of a table.
+    quiet
+        Whether to show no progress.
     varied
         Directory → settings that distinguish the run, which become the key ``settings`` of its JSON row.
     conclude
@@ -65,7 +68,7 @@ def run_and_compare(
     from nestling.experiment.lock import locked  # noqa: PLC0415
 
     with locked(folder) if new else nullcontext():
-        failed = _run(new, processes or os.cpu_count() or 1) if new else {}
+        failed = _run(new, folder, processes=processes or os.cpu_count() or 1, quiet=quiet) if new else {}
         runs = report.find([*existing, *(path for path in new if path not in failed)])
         written = report.write(runs, (folder if new else existing[0]) / "report.html") if page and runs else None
     rows = report.compare(runs)
@@ -84,17 +87,16 @@ def raise_failed(failed: Mapping[Path, NestlingError]) -> None:
         raise kind(f"{path} failed{more}: {problem}")
 
 
-def _run(experiments: Mapping[Path, Experiment], processes: int) -> dict[Path, NestlingError]:
-    """Run experiments with one progress bar; return the errors of those that failed."""
-    from rich.progress import TextColumn  # noqa: PLC0415
-
-    from nestling.cli.progress import make_progress  # noqa: PLC0415
+def _run(
+    experiments: Mapping[Path, Experiment], folder: Path, *, processes: int, quiet: bool
+) -> dict[Path, NestlingError]:
+    """Run experiments, show their progress, and return the errors of those that failed."""
+    from nestling.cli.runs_progress import RunsProgress  # noqa: PLC0415
     from nestling.experiment.sweep import run_sweep  # noqa: PLC0415
 
-    with make_progress(TextColumn("{task.completed:.0f}/{task.total:.0f} rounds")) as progress:
-        task = progress.add_task(f"{len(experiments)} runs", total=sum(one.rounds for one in experiments.values()))
+    with RunsProgress(folder, experiments, quiet=quiet) as progress:
         try:
-            return run_sweep(experiments, processes, lambda done, of: progress.update(task, completed=done, total=of))
+            return run_sweep(experiments, processes, progress.update)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be closed
                 progress.stop()

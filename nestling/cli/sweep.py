@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, next_step, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, next_step, print_json, print_table, working
 from nestling.cli.side_by_side import WriteReport, run_and_compare
 from nestling.errors import NestlingError, RunError, RunFailed, first_line
 
@@ -52,6 +52,7 @@ def sweep_command(
     ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, and run nothing.")] = False,
     data_dir: DataDir = None,
+    quiet: Quiet = False,
     page: WriteReport = True,
     as_json: AsJson = False,
 ) -> None:
@@ -81,6 +82,7 @@ def sweep_command(
         processes=jobs,
         page=page,
         as_json=as_json,
+        quiet=quiet,
         varied={run.folder: _varied(run) for run in runs},
     )
     if seeds == 1 and not as_json:

@@ -74,10 +74,14 @@ def run_on_devices(
         raise ConfigError(
             "evaluate.local=own-data tests on clients' samples, which do not leave devices: set it to masked"
         )
+    if experiment.server.fan_in:
+        raise ConfigError(
+            f"server.fan_in={experiment.server.fan_in} merges clients where they train, but every device answers by "
+            "itself: set server.fan_in=0"
+        )
 
-    def make(
-        simulation: Simulation, folder: Path | None, tick: Callable[[], None]
-    ) -> tuple[Simulator, Callable[[], None]]:
+    def make(simulation: Simulation, folder: Path | None, callback: Callback) -> tuple[Simulator, Callable[[], None]]:
+        tick = callback.on_client
         return DeviceSimulator(simulation, link, rules, folder, own_data=own_data, tick=tick), _nothing
 
     if not (folder / CONFIG).is_file():
@@ -115,6 +119,8 @@ class DeviceSimulator(Simulator):
         tick: Callable[[], None] | None = None,
     ) -> None:
         setup, settings = simulation.setup, simulation.settings
+        # who takes part depends on who is online, not on draws alone
+        setup.method.check(replace(setup, participation=None), simulation.public)
         self._nodes, self._rules, self._fleet = Nodes(link, setup, rules), rules, simulation
         data = ServersData(simulation.data, self._nodes) if own_data else simulation.data
         tester = Worker(setup, data, find_device(settings.device), settings.precision)

@@ -21,11 +21,12 @@ from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS
 
 CONFIG, IDENTITY, METRICS, EVENTS = "config.toml", "identity.json", "metrics.jsonl", "events.jsonl"
 SUMMARY, SECONDS, MODEL = "summary.json", "seconds.json", "model.safetensors"
-STATISTICS = "statistics.safetensors"
+STATISTICS, PROGRESS, TRACKING = "statistics.safetensors", "progress.json", "tracking.json"
 DEVICES = "devices.json"  # of a run whose clients are, or were, real devices
 CHECKPOINTS, SUBMODELS = "checkpoints", "submodels"
+_WHOLE = (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL, STATISTICS, PROGRESS, TRACKING, DEVICES)
 _FILES = {  # folder → pattern of the names of files in it that are written as drafts first
-    ".": "|".join(map(re.escape, (CONFIG, IDENTITY, METRICS, SUMMARY, SECONDS, MODEL, STATISTICS, DEVICES))),
+    ".": "|".join(map(re.escape, _WHOLE)),
     SUBMODELS: r".+\.safetensors",
     **dict.fromkeys(CLIENT_FOLDERS, CLIENT_FILE.pattern),
 }

@@ -30,6 +30,7 @@ from nestling.experiment.record import format_value
 from nestling.experiment.runner import Result, resume, run
 from nestling.experiment.simulation import Overrides, Simulation
 from nestling.experiment.task_choice import with_task
+from nestling.experiment.trackers import Tracker
 from nestling.methods import Method
 from nestling.methods.registry import has_option
 from nestling.model_inputs import count, forward
@@ -98,6 +99,8 @@ def federate(
     options: Mapping[str, Any] | None = None,
     settings: Iterable[str] = (),
     callbacks: Iterable[Callback] = (),
+    track: str | Tracker | Iterable[str | Tracker] = (),
+    quiet: bool = False,
 ) -> Federated:
     """Train a model on the data of many clients, each of which trains the slice that its device can carry.
 
@@ -142,8 +145,8 @@ def federate(
         The name of the data in reports.
     settings
         Any other settings, as on the command line: ``["local.clip_norm=0", "workers=2"]``.
-    callbacks
-        Called during the run.
+    callbacks, track, quiet
+        As in `nestling.run`: functions that are called during the run, trackers, and whether to print no progress.
 
     Examples
     --------
@@ -194,7 +197,7 @@ def federate(
         "method": method if isinstance(method, Method) else None,
         "task": chosen,
     }
-    result = _run_or_resume(experiment, given, out, [_Events(events), *callbacks])
+    result = _run_or_resume(experiment, given, out, callbacks=[_Events(events), *callbacks], track=track, quiet=quiet)
     folder = Path() if out is None else Path(out)
     last, written = result.last, out is not None
     return Federated(folder, last.round, result.summary, result.simulation, last, rounds=result.rounds, written=written)
@@ -231,15 +234,13 @@ def _given(
     return with_task(own, task, loss=loss, metrics=metrics, lower_is_better=lower_is_better, output=_output(model, own))
 
 
-def _run_or_resume(
-    experiment: Experiment, given: Mapping[str, Any], out: str | Path | None, callbacks: Iterable[Callback]
-) -> Result:
+def _run_or_resume(experiment: Experiment, given: Mapping[str, Any], out: str | Path | None, **options: Any) -> Result:
     if out is None or not (Path(out) / CONFIG).is_file():
-        return run(experiment, out=out, callbacks=callbacks, **given)
+        return run(experiment, out=out, **options, **given)
     named = with_names(Overrides(experiment, **given))
     changed = changed_settings(from_file(Path(out) / CONFIG), named)
     changes = [f"{key}={format_value(new)}" for key, (_, new) in changed.items() if new is not None]
-    return resume(out, settings=changes, callbacks=callbacks, **given)
+    return resume(out, settings=changes, **options, **given)
 
 
 def _levels(levels: str | None, budgets: Sequence[str] | Mapping[str, float] | None) -> str:

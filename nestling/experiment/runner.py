@@ -22,7 +22,7 @@ from nestling.engines.ray import need_ray
 from nestling.errors import ConfigError, RunError
 from nestling.events import EventLog, collect, report
 from nestling.experiment import checkpoint
-from nestling.experiment.callback import Callback, Callbacks
+from nestling.experiment.callback import Callback
 from nestling.experiment.changes import check_rounds, check_settings
 from nestling.experiment.directory import CHECKPOINTS, CONFIG, DEVICES, MODEL, SECONDS, SUMMARY, begun_run, new_run
 from nestling.experiment.disk import creating, writing
@@ -32,9 +32,11 @@ from nestling.experiment.identity import Identity, config_text, describe, with_n
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
+from nestling.experiment.run_callbacks import run_callbacks
 from nestling.experiment.simulation import Overrides, Simulation, simulate
 from nestling.experiment.simulator import Simulator
 from nestling.experiment.statistics_file import write_statistics
+from nestling.experiment.trackers import Tracker
 from nestling.experiment.worker_factory import worker_factory
 from nestling.files import write_whole
 from nestling.kernels.device import find_device
@@ -45,7 +47,7 @@ from nestling.settings import Experiment, checked, from_file
 from nestling.tasks import Task
 
 # Makes what runs the rounds of a simulation, from that, the run directory and what counts clients; and what ends it.
-MakeSimulator = Callable[[Simulation, Path | None, Callable[[], None]], tuple[Simulator, Callable[[], None]]]
+MakeSimulator = Callable[[Simulation, Path | None, Callback], tuple[Simulator, Callable[[], None]]]
 
 _WORKERS_PER_CORE = 16  # more would only wait for each other and use memory
 
@@ -86,6 +88,8 @@ def run(
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
     make_simulator: MakeSimulator | None = None,
+    track: str | Tracker | Iterable[str | Tracker] = (),
+    quiet: bool = False,
 ) -> Result:
     """Run an experiment to its end.
 
@@ -98,9 +102,14 @@ def run(
     model, dataset, partition, method, task
         Your own objects, instead of those that the settings name; see `nestling.experiment.simulation.Overrides`.
     callbacks
-        Called during the run: progress bars, TensorBoard, your own.
+        Called during the run: your own progress bars, for example.
     make_simulator
         Makes what runs the rounds, if that is not an engine: see `nestling.experiment.device_run`.
+    track
+        Trackers of experiments: ``"tensorboard"``, ``"wandb"``, ``"trackio"``, ``"mlflow"``, or objects of
+        `nestling.experiment.trackers`.
+    quiet
+        Whether to print no progress; by default there is a line per evaluated round on stderr.
 
     Examples
     --------
@@ -113,13 +122,16 @@ def run(
     settings = checked(experiment if isinstance(experiment, Experiment) else find(str(experiment)))
     _check_resources(settings)
     folder = None if out is None else Path(out)
+    callback = run_callbacks(callbacks, track, folder, quiet=quiet)
     overrides = Overrides(settings, model, dataset, partition, method, task)
     overrides = replace(overrides, experiment=with_names(overrides))
     with (
         EventLog(None).active() as log,
         new_run(folder) if folder is not None else nullcontext(),
         clean_torch(settings.threads, settings.device),
+        callback,
     ):
+        callback.on_phase("reading data")
         objects = describe(overrides) if folder is not None else {}
         simulation = simulate(overrides)
         check_first_step(simulation)
@@ -130,9 +142,7 @@ def run(
                 write_whole(folder / CONFIG, text)  # last: with it, the run has begun
         state = ServerState.start(simulation.setup, folder)
         with writing(folder):
-            return _run_rounds(
-                overrides, simulation, state, make_simulator, folder=folder, callbacks=callbacks, log=log
-            )
+            return _run_rounds(overrides, simulation, state, make_simulator, folder=folder, callback=callback, log=log)
 
 
 def check_start(experiment: Experiment) -> None:
@@ -161,6 +171,8 @@ def resume(
     task: Task | None = None,
     callbacks: Iterable[Callback] = (),
     make_simulator: MakeSimulator | None = None,
+    track: str | Tracker | Iterable[str | Tracker] = (),
+    quiet: bool = False,
 ) -> Result:
     """Continue a run from its last checkpoint; if the run is done, return its result.
 
@@ -175,7 +187,7 @@ def resume(
         Settings to change, as on the command line: only those that cannot change numbers, such as ``workers=2``.
     model, dataset, partition, method, task
         The same objects as `run` got, if any.
-    callbacks, make_simulator
+    callbacks, make_simulator, track, quiet
         As in `run`.
 
     Examples
@@ -190,6 +202,7 @@ def resume(
     """
     end_if_script_is_unguarded()
     folder = Path(out)
+    callback = run_callbacks(callbacks, track, folder, quiet=quiet)
     with EventLog(None).active() as log, begun_run(folder):
         written = from_file(folder / CONFIG)
         experiment = written.with_settings([*settings, *([] if rounds is None else [f"rounds={rounds}"])])
@@ -202,7 +215,8 @@ def resume(
         overrides = replace(overrides, levels_text=identity.levels or None)
         check_settings(folder, first, experiment)
         _check_resources(experiment)
-        with clean_torch(experiment.threads, experiment.device):
+        with clean_torch(experiment.threads, experiment.device), callback:
+            callback.on_phase("reading data")
             simulation = simulate(overrides)
             state = checkpoint.read(folder, simulation.setup)
             identity.check_built(folder, simulation, started_over=state is None)
@@ -224,7 +238,7 @@ def resume(
                 (folder / SUMMARY).unlink(missing_ok=True)  # of fewer rounds
                 checkpoint.clean(folder, state)
                 return _run_rounds(
-                    overrides, simulation, state, make_simulator, folder=folder, callbacks=callbacks, log=log
+                    overrides, simulation, state, make_simulator, folder=folder, callback=callback, log=log
                 )
 
 
@@ -235,11 +249,10 @@ def _run_rounds(
     make_simulator: MakeSimulator | None,
     *,
     folder: Path | None,
-    callbacks: Iterable[Callback],
+    callback: Callback,
     log: EventLog,
 ) -> Result:
     settings, task = simulation.settings, simulation.setup.task
-    callback = Callbacks(callbacks)
     record = _record(folder, settings, state)
     record.start()
     state = replace(state, best=_best(record, task))
@@ -255,7 +268,7 @@ def _run_rounds(
             _save(folder, state, record, time.perf_counter() - began, statistics=statistics, tidy=tidy)
 
     make = make_simulator or partial(_on_engine, overrides, partial(save, tidy=False))  # it is called during a round
-    simulator, close = make(simulation, folder, callback.on_client)
+    simulator, close = make(simulation, folder, callback)
     try:
         while state.round < settings.rounds:
             log.round = state.round + 1
@@ -269,6 +282,7 @@ def _run_rounds(
             callback.on_round(line, state)
             if state.round % settings.checkpoint_every == 0:
                 save()
+        callback.on_phase("testing" if local is None else "saving")
         if local is None:  # all rounds were done already, and the record does not hold the clients' accuracies
             figures, local = simulator.evaluate(state)
             if "evaluation" not in record.rounds[-1]:  # the run has fewer rounds than before
@@ -302,11 +316,11 @@ def _on_engine(
     before_last_try: Callable[[], None],
     simulation: Simulation,
     folder: Path | None,
-    tick: Callable[[], None],
+    callback: Callback,
 ) -> tuple[Simulator, Callable[[], None]]:
     del folder
     engine = _engine(overrides, simulation, before_last_try)
-    return Simulator(simulation, engine, tick), engine.close
+    return Simulator(simulation, engine, callback.on_client, callback.on_training), engine.close
 
 
 def _record(folder: Path | None, experiment: Experiment, state: ServerState) -> Record:

@@ -22,6 +22,7 @@ from nestling.data import Lazy
 from nestling.engines import Engine, Failure
 from nestling.engines.attempt import out_of_memory
 from nestling.errors import NestlingError, RunFailed
+from nestling.experiment.callback import Training
 from nestling.experiment.simulation import Simulation
 from nestling.methods.messages import (
     BranchJob,
@@ -49,11 +50,19 @@ class SimulatedClients:
         Where clients train.
     tick
         Called once for every client whose update arrives.
+    on_training
+        Called when a round starts and when clients begin or end.
     """
 
-    def __init__(self, simulation: Simulation, engine: Engine, tick: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        engine: Engine,
+        tick: Callable[[], None] | None = None,
+        on_training: Callable[[Training], None] | None = None,
+    ) -> None:
         self._setup, self._costs, self._data = simulation.setup, simulation.costs, simulation.data
-        self._engine, self._tick = engine, tick
+        self._engine, self._tick, self._on_training = engine, tick, on_training
         settings = simulation.settings
         self._grouping = Grouping(self._setup, self._data, self._costs.cost, settings.group_clients, settings.device)
 
@@ -65,6 +74,9 @@ class SimulatedClients:
         groups, method, fan_in = self._grouping.divide(jobs), self._setup.method, self._setup.server.fan_in
         branches = _branches(groups, fan_in)
         slices = _Slices(self._engine, partial(before.download, self._setup), (job.plan for job in jobs))
+        training = _InTraining(
+            [tuple(job for group in branch for job in group.jobs) for branch in branches], self._on_training
+        )
 
         def envelope(job: TrainJob) -> JobEnvelope:
             extra = method.send(before.context(self._setup), job.who) if method.overriding("send") else {}
@@ -81,18 +93,20 @@ class SimulatedClients:
         doubles = fan_in and any(tensor.dtype == torch.float64 for tensor in before.model.values())
         model = self._engine.share(before.model) if doubles else None
 
-        def message(index: int) -> JobEnvelope | GroupJob | BranchJob:
+        def message(index: int) -> JobEnvelope | GroupJob | BranchJob:  # called when the job is handed out
+            training.begin(index)
             parts = tuple(map(group_job, branches[index]))
             return BranchJob(parts, model) if fan_in else parts[0]
 
-        for reply in replies(self._engine, Lazy(len(branches), message, keep=0), tick=self._tick):
+        def arrived(index: int) -> None:
+            training.end(index)
+            if self._tick is not None:
+                for _ in range(sum(len(group.jobs) for group in branches[index])):
+                    self._tick()
+
+        for reply in replies(self._engine, Lazy(len(branches), message, keep=0), on_reply=arrived):
             merged = isinstance(reply, BranchReply)
             updates = reply.updates if merged else reply if isinstance(reply, list) else [reply]
-            if self._tick is not None:
-                for _ in range(
-                    sum(len(update.who) for update in updates) - 1
-                ):  # one was counted when the reply arrived
-                    self._tick()
             if merged:
                 yield reply
             for update in updates:
@@ -139,6 +153,35 @@ def _branches(groups: Sequence[Group], fan_in: int) -> list[list[Group]]:
     return branches
 
 
+class _InTraining:
+    """Calls a function with the clients that train and those that are done, whenever they change."""
+
+    def __init__(self, groups: Sequence[tuple[TrainJob, ...]], on_training: Callable[[Training], None] | None) -> None:
+        self._groups, self._on_training = groups, on_training
+        self._jobs = tuple(job for jobs in groups for job in jobs)
+        self._now: set[int] = set()
+        self._done: tuple[TrainJob, ...] = ()
+        self._changed()
+
+    def begin(self, index: int) -> None:
+        """Count a group as training; if its worker is lost, it begins again."""
+        if index not in self._now:
+            self._now.add(index)
+            self._changed()
+
+    def end(self, index: int) -> None:
+        """Count a group as done."""
+        self._now.discard(index)
+        self._done += self._groups[index]
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._on_training is None:
+            return
+        now = tuple(job for index in sorted(self._now) for job in self._groups[index])
+        self._on_training(Training(self._jobs, self._done, now))
+
+
 class _Slices:
     """Sub-models that are shared with the workers of an engine, each once for all jobs that need it.
 
@@ -171,11 +214,15 @@ class _Slices:
 
 
 def replies(
-    engine: Engine, jobs: Sequence[Any], sizes: Sequence[float] | None = None, tick: Callable[[], None] | None = None
+    engine: Engine,
+    jobs: Sequence[Any],
+    sizes: Sequence[float] | None = None,
+    on_reply: Callable[[int], None] = lambda index: None,
 ) -> Iterator[Any]:
     """Yield the results of jobs in the order of the jobs, whichever is done first.
 
-    If a worker is lost, another one runs its job. An error stops the run, because it would occur again.
+    If a worker is lost, another one runs its job. An error stops the run, because it would occur again. `on_reply` is
+    called with the index of a job when its reply arrives.
 
     >>> from nestling.engines import LocalEngine
     >>> list(replies(LocalEngine(lambda: abs), [-1, 2]))
@@ -186,8 +233,7 @@ def replies(
     for result in engine.work(jobs, sizes):
         if isinstance(result, Failure):
             raise _error(result)
-        if tick is not None:
-            tick()
+        on_reply(result.index)
         waiting[result.index] = result.value
         while next_index in waiting:
             yield waiting.pop(next_index)

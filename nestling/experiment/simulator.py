@@ -10,6 +10,7 @@ from nestling.client.grouped.group_worker import GroupWorker
 from nestling.cut import Plan
 from nestling.cut.extract import State
 from nestling.engines import Engine, LocalEngine
+from nestling.experiment.callback import Training
 from nestling.experiment.simulated_clients import SimulatedClients
 from nestling.experiment.simulation import Simulation
 from nestling.kernels.device import find_device
@@ -31,8 +32,8 @@ class Simulator:
         The experiment.
     engine
         Where clients train; by default, in this process.
-    tick
-        Called once for every client whose update arrives.
+    tick, on_training
+        As of `SimulatedClients`.
     clients
         The clients, if they are not simulated on an engine.
 
@@ -51,11 +52,12 @@ class Simulator:
         simulation: Simulation,
         engine: Engine | None = None,
         tick: Callable[[], None] | None = None,
+        on_training: Callable[[Training], None] | None = None,
         clients: ClientPool | None = None,
     ) -> None:
         self._simulation = simulation
         setup = simulation.setup
-        self.clients = clients or SimulatedClients(simulation, engine or _engine_here(simulation), tick)
+        self.clients = clients or SimulatedClients(simulation, engine or _engine_here(simulation), tick, on_training)
         self._merge = Merge(setup, ServerState.start(setup))
         self._measured: tuple[int, Mapping[str, State]] = (-1, {})
 

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from nestling.errors import NestlingError, RunError, RunFailed, first_line
 from nestling.events import in_words, totals_of
 from nestling.experiment.changes import HARMLESS, changed_settings
 from nestling.experiment.directory import CONFIG, EVENTS, METRICS, SUMMARY
+from nestling.experiment.progress_file import read_progress
 from nestling.experiment.record import format_value
 from nestling.experiment.runner import resume, run
 from nestling.settings import Experiment, from_file
@@ -28,10 +30,31 @@ _SAVING = 60.0  # seconds that experiments have to save their rounds when they a
 logger = logging.getLogger("nestling")
 
 
+@dataclass(frozen=True)
+class SweepProgress:
+    """How far several runs are.
+
+    Attributes
+    ----------
+    runs
+        The number of all runs.
+    finished, failed, running
+        The directories of runs that are done, that failed, and that are going on.
+    share
+        The share of all rounds that is done; clients of a round that is going on count.
+    """
+
+    runs: int
+    finished: tuple[Path, ...]
+    failed: tuple[Path, ...]
+    running: tuple[Path, ...]
+    share: float
+
+
 def run_sweep(
     experiments: Mapping[Path, Experiment],
     processes: int = 1,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> dict[Path, NestlingError]:
     """Run every experiment in its directory; resume those that were interrupted, skip those that are done.
 
@@ -45,7 +68,7 @@ def run_sweep(
     processes
         How many run at the same time.
     on_progress
-        Called about twice a second with the number of rounds that are done, and that there are in total.
+        Called about twice a second.
 
     Returns
     -------
@@ -55,12 +78,14 @@ def run_sweep(
     end_if_script_is_unguarded()
     for folder, experiment in experiments.items():
         check_same_settings(folder, experiment)
-    rounds = sum(experiment.rounds for experiment in experiments.values())
-    waiting: deque[Path] = deque(experiments)
+    finished = [folder for folder in experiments if (folder / SUMMARY).exists()]
+    waiting = deque(folder for folder in experiments if folder not in finished)
     failed: dict[Path, NestlingError] = {}
     children: list[_Child] = []
+    for folder in finished:
+        _log_events(folder)
     try:
-        while len(children) < min(max(1, processes), len(experiments)):
+        while len(children) < min(max(1, processes), len(waiting)):
             children.append(_Child())
         while waiting or any(child.folder for child in children):
             for child in [child for child in children if child.folder is None][: len(waiting)]:
@@ -73,12 +98,27 @@ def run_sweep(
                 if result is not None:
                     folder, problem = result
                     _log_events(folder)
-                    if problem is not None:
+                    if problem is None:
+                        finished.append(folder)
+                    else:
                         failed[folder] = problem
-            on_progress(sum(rounds_done(folder) for folder in experiments), rounds)
+            running = tuple(child.folder for child in children if child.folder is not None)
+            on_progress(_progress(experiments, tuple(finished), tuple(failed), running))
     finally:
         _stop(children)
     return failed
+
+
+def _progress(
+    experiments: Mapping[Path, Experiment],
+    finished: tuple[Path, ...],
+    failed: tuple[Path, ...],
+    running: tuple[Path, ...],
+) -> SweepProgress:
+    done = float(sum(experiments[folder].rounds for folder in finished))
+    done += sum(share_done(folder, experiments[folder]) * experiments[folder].rounds for folder in running)
+    total = sum(experiment.rounds for folder, experiment in experiments.items() if folder not in failed)
+    return SweepProgress(len(experiments), finished, failed, running, done / total if total else 1.0)
 
 
 class _Child:
@@ -172,9 +212,9 @@ def _run_or_resume(folder: Path, settings: str) -> None:
         return
     if (folder / CONFIG).exists():
         changed = changed_settings(from_file(folder / CONFIG), experiment)
-        resume(folder, settings=[f"{key}={format_value(new)}" for key, (_, new) in changed.items()])
+        resume(folder, settings=[f"{key}={format_value(new)}" for key, (_, new) in changed.items()], quiet=True)
     else:
-        run(experiment, out=folder)
+        run(experiment, out=folder, quiet=True)
 
 
 def _log_events(folder: Path) -> None:
@@ -190,6 +230,14 @@ def check_same_settings(folder: Path, experiment: Experiment) -> None:
     other = sorted(changed_settings(from_file(path), experiment).keys() - HARMLESS) if path.exists() else []
     if other:
         raise RunError(f"{str(folder)!r} holds a run with other settings ({', '.join(other)}): give another --out")
+
+
+def share_done(folder: Path, experiment: Experiment) -> float:
+    """Return the share of a run that is done; clients of a round that is going on count."""
+    if (folder / SUMMARY).exists():
+        return 1.0
+    progress = read_progress(folder)
+    return min(1.0, rounds_done(folder) / experiment.rounds if progress is None else progress["share"])
 
 
 def rounds_done(folder: Path) -> int:

@@ -107,17 +107,3 @@ def digits(value: float, count: int) -> str:
     ('12,346', '0.0123')
     """
     return f"{value:,.0f}" if abs(value) >= 10 ** (count - 1) else f"{value:.{count}g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in suitable units.
-
-    >>> duration(9.87), duration(75), duration(7330)
-    ('9.9 s', '1 min 15 s', '2 h 2 min')
-    """
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -21,10 +21,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nestling.amounts import duration
 from nestling.report import curves, morphs, spread, submodel_panel
 from nestling.report.headline import Headline, headline
 from nestling.report.legend import display_names, looks
-from nestling.report.measures import duration, written
+from nestling.report.measures import written
 from nestling.report.panels import PANELS, Draw
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, experiments
@@ -120,8 +121,10 @@ def _notices(runs: Sequence[Run]) -> list[str]:
         name = f"{run.name or 'unnamed'}, seed {run.seed}"
         if not run.finished:
             state = f"{run.rounds_done} of {run.rounds} rounds" if run.rounds_done else "no round is complete"
-            resume = f"unless it still runs, it goes on with: nestling resume {run.directory}"
-            notices.append(f"{name}, is not finished ({state}); {resume}")
+            if _goes_on(run):
+                notices.append(f"{name}, is running ({state})")
+            else:
+                notices.append(f"{name}, is not finished ({state}); it goes on with: nestling resume {run.directory}")
         elif not run.final:
             notices.append(f"{name}, tested nothing: it has no evaluation")
         lost: dict[str, int] = {}
@@ -135,6 +138,12 @@ def _notices(runs: Sequence[Run]) -> list[str]:
             counts = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
             notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {counts}")
     return notices
+
+
+def _goes_on(run: Run) -> bool:
+    from nestling.experiment.progress_file import read_progress  # noqa: PLC0415 (PyTorch takes long to import)
+
+    return read_progress(run.directory) is not None
 
 
 def _experiments(groups: Sequence[Experiment]) -> list[dict[str, Any]]:

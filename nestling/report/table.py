@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from nestling.amounts import BYTES, amount
+from nestling.amounts import BYTES, amount, duration
 from nestling.report.level_results import level_results
-from nestling.report.measures import Metric, direction, duration, leading, title, written
+from nestling.report.measures import Metric, direction, leading, title, written
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
 

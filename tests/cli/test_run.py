@@ -22,7 +22,9 @@ def nestling(capsys, *args):
 
 
 def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
-    code, out, err = nestling(capsys, "run", "heterofl-digits", *QUICK, "seed=3", "--out", str(tmp_path / "run"))
+    code, out, err = nestling(
+        capsys, "run", "heterofl-digits", *QUICK, "seed=3", "--out", str(tmp_path / "run"), "--quiet"
+    )
     assert (code, err) == (0, "")
     assert str(tmp_path / "run") in out
     assert [line.split()[0] for line in out.splitlines()[2:7]] == list("abcde")
@@ -47,7 +49,7 @@ def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
 def test_runs_find_a_place_by_themselves(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("seed-0", "seed-0-2"):
-        code, _, err = nestling(capsys, "run", "fedavg-digits", *QUICKER, "rounds=1")
+        code, _, err = nestling(capsys, "run", "fedavg-digits", *QUICKER, "rounds=1", "--quiet")
         assert (code, err) == (0, "")
         assert (tmp_path / "runs" / "fedavg-digits" / name / "summary.json").exists()
 
@@ -55,7 +57,8 @@ def test_runs_find_a_place_by_themselves(tmp_path, capsys, monkeypatch):
 def test_toml_files_and_tensorboard(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text('method = "fedprox"\nrounds = 1\n[data]\nsamples = 300\n[fleet]\nclients = 4\nper_round = 2\n')
-    code, _, err = nestling(capsys, "run", str(file), "local.epochs=1", "--out", str(tmp_path / "run"), "--tensorboard")
+    options = ["--out", str(tmp_path / "run"), "--tensorboard", "--quiet"]
+    code, _, err = nestling(capsys, "run", str(file), "local.epochs=1", *options)
     assert (code, err) == (0, "")
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["method"] == "fedprox"
@@ -65,7 +68,7 @@ def test_toml_files_and_tensorboard(tmp_path, capsys):
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     place = tmp_path / "run"
     settings = ["fedrolex-digits", "rounds=40", *QUICKER[1:]]
-    command = [sys.executable, "-m", "nestling", "run", *settings, "--out", str(place)]
+    command = [sys.executable, "-m", "nestling", "run", *settings, "--out", str(place), "--quiet"]
     metrics = place / "metrics.jsonl"
     with start(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: (metrics.exists() and metrics.read_text().count("\n") > 1) or process.poll() is not None)
@@ -126,7 +129,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, args, words, tmp_path
 
 def test_a_loss_that_is_no_number_is_told_in_one_sentence(tmp_path, capsys):
     code, out, err = nestling(
-        capsys, "run", "heterofl-digits", *QUICK, "local.lr=1e30", "local.clip_norm=0", "--out", str(tmp_path / "run")
+        capsys,
+        "run",
+        "heterofl-digits",
+        *QUICK,
+        "local.lr=1e30",
+        "local.clip_norm=0",
+        "--quiet",
+        "--out",
+        str(tmp_path / "run"),
     )
     assert (code, out) == (1, "")
     assert err.startswith("error: round ")
@@ -146,4 +157,4 @@ def test_what_was_taken_of_a_file_of_weights_is_told(tmp_path, capsys):
     weights = f"model.weights='{tmp_path / 'first' / 'model.safetensors'}'"
     code, _, err = nestling(capsys, *first, str(tmp_path / "second"), weights)
     assert code == 0
-    assert err == "23 of 23 tensors filled\n"
+    assert "23 of 23 tensors filled" in err.splitlines()

@@ -53,12 +53,12 @@ def shares(seed=0):
 
 def interrupted(folder, **own):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=folder, callbacks=[Stop(rounds=1)], **own)
+        run(tiny(rounds=3), out=folder, callbacks=[Stop(rounds=1)], quiet=True, **own)
 
 
 def test_objects_handed_in_are_needed_again(tmp_path, capsys):
     own = {"model": net(), "dataset": data(), "partition": shares(), "method": make("fedrolex")}
-    run(tiny(rounds=3), out=tmp_path / "whole", **own)
+    run(tiny(rounds=3), out=tmp_path / "whole", quiet=True, **own)
     interrupted(tmp_path / "cut", **own)
     for path in ("whole", "cut"):  # whether it is over or not
         assert main(["resume", str(tmp_path / path)]) == 2
@@ -153,7 +153,7 @@ def edit(folder, old, new):
 )
 def test_edited_settings_are_refused_by_name(tmp_path, capsys, old, new, words):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny(rounds=3), out=tmp_path / "run", callbacks=[Stop(rounds=1)])
+        run(tiny(rounds=3), out=tmp_path / "run", callbacks=[Stop(rounds=1)], quiet=True)
     edit(tmp_path / "run", old, new)
     with pytest.raises(RunError, match=words):
         resume(tmp_path / "run")

@@ -61,7 +61,7 @@ class Meanwhile(Callback):
 
 def test_the_second_writer_is_told_who_writes(tmp_path, other_writer, capsys):
     folder = tmp_path / "run"
-    run(tiny(rounds=1), out=folder)
+    run(tiny(rounds=1), out=folder, quiet=True)
     before = outcome(folder)
     writer = other_writer(folder)
     sentence = f"is being written by process {writer.pid}: wait until it ends, or give another directory"

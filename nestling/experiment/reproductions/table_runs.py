@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nestling.errors import ConfigError, NestlingError
-from nestling.experiment.directory import METRICS, SUMMARY
+from nestling.experiment.directory import SUMMARY
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import Reproduction, Row, Scale, objection, presets_of
 from nestling.experiment.reproductions.expected_cost import RunCost, run_cost
@@ -19,7 +19,7 @@ from nestling.experiment.reproductions.finished_runs import (
     read_run,
     write_results,
 )
-from nestling.experiment.sweep import run_sweep
+from nestling.experiment.sweep import SweepProgress, run_sweep, share_done
 from nestling.settings import Experiment
 
 
@@ -32,16 +32,6 @@ class TableRun:
     experiment: Experiment
     folder: Path
     cost: RunCost
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a reproduction is: work in client MACs, and runs."""
-
-    done: float
-    total: float
-    finished: int
-    runs: int
 
 
 def rows_at(reproduction: Reproduction, scale: Scale, patterns: Sequence[str] = ()) -> list[Row]:
@@ -112,9 +102,11 @@ def run_missing(
     *,
     version: str,
     processes: int = 1,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> dict[Path, NestlingError]:
     """Run what is not finished; add what is done to `finished` and to results.json at once.
+
+    The share that `on_progress` gets is that of client MACs.
 
     Returns
     -------
@@ -122,7 +114,6 @@ def run_missing(
         Directory → error, of the runs that failed.
     """
     todo = {run.folder: run for run in runs if (run.preset, run.seed) not in finished}
-    already = len(runs) - len(todo)
     total = sum(run.cost.client_macs for run in todo.values())
 
     def look() -> None:
@@ -134,15 +125,18 @@ def run_missing(
         finished.update({run.key: run for run in new})
         if new:
             write_results(folder / RESULTS, finished.values())
-        done = sum(run.cost.client_macs * _share_done(run) for run in todo.values())
-        count = already + sum((run.preset, run.seed) in finished for run in todo.values())
-        on_progress(Progress(done, total, count, len(runs)))
+
+    def show(sweep: SweepProgress) -> None:
+        look()
+        done = sum(run.cost.client_macs * share_done(run.folder, run.experiment) for run in todo.values())
+        ready = tuple(run.folder for run in runs if (run.preset, run.seed) in finished)
+        on_progress(replace(sweep, runs=len(runs), finished=ready, share=done / total if total else 1.0))
 
     write_results(folder / RESULTS, finished.values())
     if not todo:
         return {}
     try:
-        return run_sweep({path: run.experiment for path, run in todo.items()}, processes, lambda _, __: look())
+        return run_sweep({path: run.experiment for path, run in todo.items()}, processes, show)
     finally:
         look()
 
@@ -155,10 +149,3 @@ def _listed(folder: Path | None, others: Iterable[Path]) -> Finished:
         for key, listed in read_results(path).items():
             finished.setdefault(key, listed)
     return finished
-
-
-def _share_done(run: TableRun) -> float:
-    """Return the share of a run's rounds that are done."""
-    path = run.folder / METRICS
-    rounds = path.read_bytes().count(b"\n") if path.exists() else 0
-    return min(1.0, rounds / run.experiment.rounds)

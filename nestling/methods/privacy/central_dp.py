@@ -77,7 +77,8 @@ class CentralDP(Part):
         fleet, method = setup.participation, setup.method
         if fleet is None:
             raise ConfigError(
-                "dp needs to know how clients are drawn, but devices come and go: leave out fleet.devices"
+                "dp needs to know how clients are drawn, but devices come and go: leave out fleet.devices (on real "
+                "devices, dp cannot be used yet)"
             )
         if self.counts == "real" and fleet.poisson:
             raise ConfigError("dp with counts=real has no bound for fleet.sampling=poisson: use counts=fixed")
