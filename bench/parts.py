@@ -47,10 +47,10 @@ def chosen(names: Sequence[str]) -> dict[str, Part]:
 
     >>> list(chosen(["traces"]))
     ['traces']
-    >>> chosen(["trace"])
+    >>> chosen(["form"])
     Traceback (most recent call last):
         ...
-    nestling.errors.ConfigError: there is no part 'trace' of the benchmark; did you mean 'traces'?
+    nestling.errors.ConfigError: there is no part 'form' of the benchmark; did you mean 'formats'?
     """
     for name in names:
         if name not in PARTS:

@@ -17,7 +17,8 @@ _GROUPS = {
 }
 _OTHERS = "Commands"
 _TYPE = re.compile(r" <[^>]*>$")  # some versions of typer write one behind the name of an argument
-_LEAST = re.compile(r"(?<=[\[ ])x>=(\d+)")  # how typer writes the least value of an option
+_LEAST = re.compile(r"(?<=[\[ ])x>=(\d+)")  # the notation of typer for the least value of an option
+_RANGE = re.compile(r"(?<=[\[ ])(\d+)<=x<=(\d+)")  # and for both limits
 
 
 class PlainCommand(TyperCommand):
@@ -49,7 +50,16 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: typer.Context, fo
         records = [record for one in parameters if (record := one.get_help_record(ctx))]
         if records:
             with formatter.section(title):
-                formatter.write_dl([(_TYPE.sub("", name), _LEAST.sub(r"at least \1", text)) for name, text in records])
+                formatter.write_dl([(_TYPE.sub("", name), _limits_in_words(text)) for name, text in records])
+
+
+def _limits_in_words(text: str) -> str:
+    """Return the help of an option with its least and largest values in words.
+
+    >>> _limits_in_words("The port. [default: 0; 0<=x<=65535]")
+    'The port. [default: 0; 0 to 65535]'
+    """
+    return _RANGE.sub(r"\1 to \2", _LEAST.sub(r"at least \1", text))
 
 
 def _first_sentence(text: str | None) -> str:

@@ -20,7 +20,14 @@ def watch_command(
     ],
     *,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port of the page; 0 means any that is free.")
+        int,
+        typer.Option(
+            "--port",
+            metavar="NUMBER",
+            min=0,
+            max=65535,
+            help="The port of the page; 0 means any that is free.",
+        ),
     ] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in the browser.")] = False,
 ) -> None:

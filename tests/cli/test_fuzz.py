@@ -208,7 +208,7 @@ def judge(code: int, err: str) -> None:
 
 
 def test_the_settings_that_others_are_tried_on_run(place):
-    assert run(["run", "base.toml", "--out", "base"]) == (0, "")
+    assert run(["run", "base.toml", "--quiet", "--out", "base"]) == (0, "")
     shutil.rmtree(place / "base")
 
 
@@ -220,7 +220,7 @@ def fuzz(cases):
 def try_settings(place, chosen):
     if any(map(endless, chosen)):
         chosen = [*chosen, "rounds=0"]  # refused, but only after everything was read
-    code, err = run(["run", "base.toml", *chosen, "--out", "fuzzed"])
+    code, err = run(["run", "base.toml", *chosen, "--quiet", "--out", "fuzzed"])
     shutil.rmtree(place / "fuzzed", ignore_errors=True)
     judge(code, err)
 

@@ -179,7 +179,7 @@ def telling(monkeypatch):
 
 def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):
     place = tmp_path / "run"
-    assert main(["run", "fedavg-digits", "rounds=2", *QUICK, "--out", str(place), "--json"]) == 0
+    assert main(["run", "fedavg-digits", "rounds=2", *QUICK, "--out", str(place), "--quiet", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["events"] == {"kernel slow": 2, "worker lost": 4}
     assert err.splitlines() == [
@@ -192,7 +192,7 @@ def test_warnings_are_lines_on_stderr_and_summed_up(telling, tmp_path, capsys):
 @pytest.mark.parametrize("where", ["first", "last"])
 def test_verbose_shows_what_is_no_warning(where, telling, tmp_path, capsys):
     place = tmp_path / "run"
-    command = ["run", "fedavg-digits", "rounds=1", *QUICK, "--out", str(place)]
+    command = ["run", "fedavg-digits", "rounds=1", *QUICK, "--out", str(place), "--quiet"]
     assert main(["--verbose", *command] if where == "first" else [*command, "--verbose"]) == 0
     assert capsys.readouterr().err.splitlines() == [
         "warning: round 1: worker process 7 was killed by SIGKILL",
