@@ -138,7 +138,7 @@ def what_a_killed_raylet_leaves(folder):
     command = [sys.executable, "-m", "nestling", "run", "heterofl-digits", *settings, "engine=ray", "workers=1"]
     place, printed = folder / "run", folder / "err"
     with printed.open("w") as err:
-        run = subprocess.Popen([*command, "--out", str(place)], stderr=err, stdout=subprocess.DEVNULL)
+        run = subprocess.Popen([*command, "--quiet", "--out", str(place)], stderr=err, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 240
     while not (place / "metrics.jsonl").exists() or (place / "metrics.jsonl").read_text().count("\n") < 2:
         assert run.poll() is None, printed.read_text()
