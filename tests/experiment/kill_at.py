@@ -86,7 +86,7 @@ def case(name):
 
 
 def content(folder):
-    """All files of a run directory, apart from the time that was spent, and events: a part repeats those of its start."""
+    """All files of a run directory, apart from the time and the events, of which parts repeat some when a run goes on."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     del files["seconds.json"]
     files.pop("events.jsonl", None)
