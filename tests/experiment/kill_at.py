@@ -86,7 +86,7 @@ def case(name):
 
 
 def content(folder):
-    """All files of a run directory, apart from the time and the events, of which parts repeat some when a run goes on."""
+    """All files of a run directory, apart from the time and from events, which parts report again on resume."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     del files["seconds.json"]
     files.pop("events.jsonl", None)
