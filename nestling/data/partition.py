@@ -58,7 +58,7 @@ class Partition:
 def partition(
     dataset: Dataset,
     clients: int,
-    how: str = "iid",
+    scheme: str = "iid",
     *,
     classes_per_client: int | None = None,
     alpha: float | None = None,
@@ -73,7 +73,7 @@ def partition(
         The data to partition.
     clients
         The number of clients.
-    how
+    scheme
         - ``"iid"``: at random, in equal shares.
         - ``"classes"``: every client gets `classes_per_client` classes; every class is cut into equal shards, one for
           each client that holds it (HeteroFL, FedRolex). The test samples of a class go to the same clients.
@@ -109,7 +109,7 @@ def partition(
     >>> [len(labels) for labels in shares.labels], sorted(torch.cat(shares.train).tolist()) == list(range(12))
     ([2, 2, 2, 2], True)
     """
-    check_options(how, classes_per_client, alpha)
+    check_options(scheme, classes_per_client, alpha)
     whole("clients", clients, 1, error=DataError)
     whole("minimum", minimum, 0, error=DataError)
     whole("seed", seed, error=DataError)
@@ -118,16 +118,16 @@ def partition(
             f"{clients:,} clients at a minimum of {minimum:,} need {clients * minimum:,} training samples, "
             f"but {dataset.name} has {len(dataset.targets):,}: use fewer clients, or a smaller minimum"
         )
-    random = numpy_stream(seed, "partition", how)
-    if how == "iid":
+    random = numpy_stream(seed, "partition", scheme)
+    if scheme == "iid":
         train, test = (_deal(len(targets), clients, random) for targets in (dataset.targets, dataset.test_targets))
-    elif how == "classes":
+    elif scheme == "classes":
         assert classes_per_client is not None
         train, test = _by_classes(dataset, clients, classes_per_client, random)
-    elif how == "heterofl-shards":
+    elif scheme == "heterofl-shards":
         assert classes_per_client is not None
         train, test = _by_shards(dataset, clients, classes_per_client, random)
-    elif how == "dirichlet":
+    elif scheme == "dirichlet":
         assert alpha is not None
         train, test = _by_dirichlet(dataset, clients, alpha, minimum, random)
     else:
@@ -155,19 +155,19 @@ def counts(dataset: Dataset, shares: Partition) -> Tensor:
     return torch.bincount(cells, minlength=len(shares) * dataset.classes).view(len(shares), dataset.classes)
 
 
-def check_options(how: str, classes_per_client: int | None, alpha: float | None) -> None:
+def check_options(scheme: str, classes_per_client: int | None, alpha: float | None) -> None:
     """Raise `DataError` for options of :func:`partition` that are wrong for any dataset."""
-    if how not in SCHEMES:
-        raise DataError(f"there is no partition {how!r}{nearest(str(how), SCHEMES)}")
+    if scheme not in SCHEMES:
+        raise DataError(f"there is no partition {scheme!r}{nearest(str(scheme), SCHEMES)}")
     for name, option, owners in (
         ("classes_per_client", classes_per_client, _BY_CLASSES),
         ("alpha", alpha, ("dirichlet",)),
     ):
-        if option is None and how in owners:
-            raise DataError(f"the partition {how!r} needs {name}")
-        if option is not None and how not in owners:
+        if option is None and scheme in owners:
+            raise DataError(f"the partition {scheme!r} needs {name}")
+        if option is not None and scheme not in owners:
             named = " or ".join(map(repr, owners))
-            raise DataError(f"{name}={option!r} belongs to the partition {named}, not to {how!r}")
+            raise DataError(f"{name}={option!r} belongs to the partition {named}, not to {scheme!r}")
     if classes_per_client is not None:
         whole("classes_per_client", classes_per_client, 1, error=DataError)
     if alpha is not None and not (isinstance(alpha, int | float) and 0 < alpha <= MOST_ALIKE):

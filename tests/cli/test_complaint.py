@@ -206,7 +206,7 @@ def test_values_that_no_setting_takes(place, nestling, setting, sentence):
         (["cost", "--model", "cnn", "--batch", "9223372036854775807"], "at most 10,000,000"),
         (["cost", "--model", "cnn", "--set", "widths="], "'widths' of model 'cnn' cannot be ''"),
         (["cost", "--model", "resnet18", "--set", "depths=1,1"], "as many depths as widths"),
-        (["data", "show", "digits", "--how", "dirichlet", "--alpha", "1e308"], "at most 1,000,000"),
+        (["data", "show", "digits", "--partition", "dirichlet", "--alpha", "1e308"], "at most 1,000,000"),
         (["resume", "/dev/null"], "not a run directory"),
     ],
 )
