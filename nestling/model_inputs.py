@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Inputs = Any  # Tensor, tuple[Tensor, ...] or dict[str, Tensor]
 
