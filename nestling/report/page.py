@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nestling.errors import ReportError
-from nestling.files import write_whole
+from nestling.files import DISK_ERRORS, write_whole
 from nestling.report.find import find_readable
 from nestling.report.page_content import content
 from nestling.report.read import Run
@@ -102,6 +102,8 @@ def save(page: str, path: str | os.PathLike[str]) -> Path:
     try:
         write_whole(target, page.encode(errors="replace"))
     except OSError as problem:
+        if problem.errno in DISK_ERRORS:
+            raise
         raise ReportError(f"the page cannot be written to {target}: {problem.strerror}") from None
     return target
 
