@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -94,8 +94,8 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
             f"the data {name!r} could not be made: {type(problem).__name__}: {first_line(problem)}"
         ) from problem
     if not isinstance(answer, dict) or "clients" not in answer:
-        if isinstance(answer, Dataset | Text) or all(hasattr(answer, part) for part in ("test", "client", "size")):
-            return cast(Source, answer), task
+        if is_source(answer):
+            return answer, task
         raise ConfigError(f"the data {name!r} is a {type(answer).__name__}: its factory returns {_FACTORY}")
     of_data = {key: answer[key] for key in answer if key in _DATA_KEYS}
     of_task = {key: answer[key] for key in answer if key in _TASK_KEYS}
@@ -107,6 +107,12 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
     if task is not None:
         of_task = {"task": task}
     return with_task(data, **of_task, accelerate=experiment.accelerate != "off")
+
+
+def is_source(value: Any) -> TypeGuard[Source]:
+    """Return whether a value is data of ours, divided among clients or not."""
+    parts = ("test", "test_share", "client", "size")
+    return isinstance(value, Dataset | Text) or all(hasattr(value, part) for part in parts)
 
 
 @singledispatch
