@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from nestling.errors import ReportError
+from nestling.errors import ReportError, ReportFailed
 from nestling.files import DISK_ERRORS, write_whole
 from nestling.report.find import find_readable
 from nestling.report.page_content import content
@@ -102,9 +102,8 @@ def save(page: str, path: str | os.PathLike[str]) -> Path:
     try:
         write_whole(target, page.encode(errors="replace"))
     except OSError as problem:
-        if problem.errno in DISK_ERRORS:
-            raise
-        raise ReportError(f"the page cannot be written to {target}: {problem.strerror}") from None
+        error = ReportFailed if problem.errno in DISK_ERRORS else ReportError
+        raise error(f"the page cannot be written to {target}: {problem.strerror}") from None
     return target
 
 

@@ -94,7 +94,8 @@ def test_files_for_which_there_is_no_room(place, nestling):
             file = disk.path / f"{command[0]}.safetensors"
             code, err = nestling(*command, "--out", str(file))
             assert code == 1
-            assert f"'{file}' cannot be written (No space left on device): make room" in err
+            assert str(file) in err
+            assert "No space left on device" in err
         assert [path.name for path in disk.path.iterdir()] == ["others"]
 
 
