@@ -11,7 +11,7 @@ from typing import Any
 from bench.apart import apart
 from bench.figure import Figure
 from nestling.engines import RayEngine
-from nestling.engines.ray import need_ray
+from nestling.engines.ray_start import need_ray
 from nestling.experiment.simulation import Overrides, simulate
 from nestling.experiment.simulator import Simulator
 from nestling.experiment.worker_factory import worker_factory

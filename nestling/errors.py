@@ -68,6 +68,12 @@ class ReportError(NestlingError):
     """A run directory cannot be read, or the page about it cannot be written."""
 
 
+class ReportFailed(ReportError):
+    """A page or figure could not be written because of the disk, although the request was valid."""
+
+    exit_code = 1
+
+
 class UploadError(NestlingError):
     """A change cannot be encoded, or the bytes of an upload cannot be decoded."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EIO)  # caused by the machine, not by the input
+
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file so that a crash leaves either the old one or the new one, complete.
+    """Write a file so that a crash leaves either the old one or the new one, complete; errors name the file.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_whole(f"{folder}/figures.json", b"{}")
@@ -24,8 +28,10 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             os.fchmod(file.fileno(), 0o666 & ~_umask())  # as of any new file; a temporary file is private
             os.fsync(file.fileno())
         Path(draft).replace(target)
-    except BaseException:
+    except BaseException as problem:
         Path(draft).unlink(missing_ok=True)
+        if isinstance(problem, OSError) and problem.filename is None:  # the system does not say what was written
+            problem.filename = str(target)
         raise
     sync(target.parent)
 

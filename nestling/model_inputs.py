@@ -5,12 +5,11 @@ The first dimension of every tensor counts samples. Functions here do with all t
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Inputs = Any  # Tensor, tuple[Tensor, ...] or dict[str, Tensor]
 
@@ -118,13 +117,3 @@ def split(inputs: Inputs, size: int) -> list[Inputs]:
 def to_device(inputs: Inputs, device: torch.device) -> Inputs:
     """Return inputs on a device."""
     return mapped(lambda tensor: tensor.to(device), inputs)
-
-
-def accepts(model: nn.Module, name: str) -> bool:
-    """Return whether the forward of a model has an argument of this name, or takes any.
-
-    >>> accepts(nn.Linear(1, 1), "input"), accepts(nn.Linear(1, 1), "labels")
-    (True, False)
-    """
-    parameters = inspect.signature(model.forward).parameters
-    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -69,8 +69,8 @@ def test_strided_points_are_the_same_in_double_precision(biased, form):
         images = images.contiguous(memory_format=form)
         weight, bias = torch.randn(4, channels, 1, 1).double(), torch.randn(4).double() if biased else None
         wanted = slopes(lambda *given: F.conv2d(*given, stride, 0, 1, groups), images, weight, bias)  # noqa: B023
-        found = slopes(lambda *given: convolve(*given, stride, 0, 1, groups), images, weight, bias)  # noqa: B023
-        for one, other in zip(found, wanted, strict=True):
+        actual = slopes(lambda *given: convolve(*given, stride, 0, 1, groups), images, weight, bias)  # noqa: B023
+        for one, other in zip(actual, wanted, strict=True):
             if groups == 1:
                 assert torch.equal(one, other)  # to the bit
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
@@ -83,10 +83,10 @@ def test_strided_points_are_the_same_where_the_original_is_safe(channels, form):
     images = torch.randn(20, channels, 8, 8).contiguous(memory_format=form)
     weight, bias = torch.randn(24, channels, 1, 1).contiguous(memory_format=form), torch.randn(24)
     wanted = slopes(lambda *given: F.conv2d(*given, 2), images, weight, bias)
-    found = slopes(lambda *given: convolve(*given, 2), images, weight, bias)
-    assert torch.equal(found[0], wanted[0])
-    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-4) for one, other in zip(found, wanted, strict=True))
-    assert [one.stride() for one in found] == [one.stride() for one in wanted]  # what follows is as fast
+    actual = slopes(lambda *given: convolve(*given, 2), images, weight, bias)
+    assert torch.equal(actual[0], wanted[0])
+    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-4) for one, other in zip(actual, wanted, strict=True))
+    assert [one.stride() for one in actual] == [one.stride() for one in wanted]  # what follows is as fast
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_every_form_of_a_call_gives_what_pytorch_does(function, safe, size, weig
     images, kernel = torch.randn(size).double(), torch.randn(weight).double()
     bias = torch.randn(outputs).double() if biased else None
     wanted = slopes(lambda *tensors: function(*tensors, **given), images, kernel, bias)
-    found = slopes(lambda *tensors: safe(*tensors, **given), images, kernel, bias)
-    for one, other in zip(found, wanted, strict=True):
+    actual = slopes(lambda *tensors: safe(*tensors, **given), images, kernel, bias)
+    for one, other in zip(actual, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     with SafeKernels():
         torch.testing.assert_close(function(images, kernel, bias, **given), wanted[0], rtol=1e-12, atol=1e-12)
@@ -146,8 +146,8 @@ def test_gradients_of_gradients_and_transforms_of_functions():
     turned = torch.randn(2, 3, 1, 1, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda *given: convolve_transposed(*given, stride=2), (images, turned))
     several = torch.randn(3, 3, 2, 1, 1, dtype=torch.float64)
-    found = torch.func.vmap(lambda one: convolve(images, one, stride=2))(several)
-    assert torch.allclose(found, torch.stack([F.conv2d(images, one, stride=2) for one in several]))
+    actual = torch.func.vmap(lambda one: convolve(images, one, stride=2))(several)
+    assert torch.allclose(actual, torch.stack([F.conv2d(images, one, stride=2) for one in several]))
     each = torch.func.vmap(torch.func.grad(lambda x: convolve(x, weight, stride=2).square().sum()))(images)
     plain = torch.func.vmap(torch.func.grad(lambda x: F.conv2d(x, weight, stride=2).square().sum()))(images)
     assert torch.allclose(each, plain)

@@ -118,10 +118,10 @@ def find(name: str, quick: bool = False) -> Workload:
     """
     if name not in WORKLOADS:
         raise ConfigError(f"there is no workload {name!r}{nearest(name, WORKLOADS)}")
-    found = WORKLOADS[name]
+    named = WORKLOADS[name]
     if not quick:
-        return found
-    return replace(found, clients=5, samples=10, tested=10, repeats=1, options={**found.options, **found.small})
+        return named
+    return replace(named, clients=5, samples=10, tested=10, repeats=1, options={**named.options, **named.small})
 
 
 def experiment(workload: Workload, workers: int = 1, **more: Any) -> Experiment:

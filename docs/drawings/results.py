@@ -119,8 +119,8 @@ def _rows(text: str, title: str) -> list[tuple[str, float, float, float]]:
     rows = []
     for line in section.splitlines():
         cells = [cell.strip(" *") for cell in line.strip("|").split("|")]
-        found = re.fullmatch(r"([\d.]+) ± ([\d.]+)", cells[1]) if len(cells) > 4 else None
-        if found and cells[4].endswith("MiB"):
+        match = re.fullmatch(r"([\d.]+) ± ([\d.]+)", cells[1]) if len(cells) > 4 else None
+        if match and cells[4].endswith("MiB"):
             name = cells[0].removesuffix(", levels a–e").replace("everybody trains the ", "")
-            rows.append((name, float(found[1]), float(found[2]), float(cells[4].removesuffix(" MiB"))))
+            rows.append((name, float(match[1]), float(match[2]), float(cells[4].removesuffix(" MiB"))))
     return rows

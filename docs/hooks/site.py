@@ -24,11 +24,11 @@ def on_config(config: Any) -> Any:
     They are ``methods/*`` and ``api/*``, ``page.md?`` for a page that may be missing, and ``*`` for pages that are
     named nowhere.
     """
-    made = made_pages()
+    generated = made_pages()
     named = {path.removesuffix("?") for path in _paths(config.nav)}
     perhaps = {path: path.removesuffix("?") for path in _paths(config.nav) if path.endswith("?")}
     existing = {path: [page] if (ROOT / DOCS / page).is_file() else [] for path, page in perhaps.items()}
-    folders = {folder: [path for path in made if path.startswith(f"{folder}/")] for folder in ("methods", "api")}
+    folders = {folder: [path for path in generated if path.startswith(f"{folder}/")] for folder in ("methods", "api")}
     root = sorted(path.name for path in (ROOT / DOCS).glob("*.md") if path.name not in named)
     config.nav = _filled(
         config.nav, {f"{folder}/*": paths for folder, paths in folders.items()} | existing | {"*": root}

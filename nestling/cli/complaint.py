@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-
 from nestling.cli.screen import one_line
 from nestling.errors import NestlingError, first_line
+from nestling.files import DISK_ERRORS, FULL_DISK
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # caused by the machine, not by the input
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # messages of PyTorch's allocators
 
 
@@ -29,8 +27,10 @@ def exit_code_and_message(problem: Exception) -> tuple[int, str]:
             sentence = f"{sentence.rstrip('.')}; see '{context.command_path} --help'"
         return 2, sentence
     if isinstance(problem, OSError) and problem.errno is not None:
-        file = f"{str(problem.filename)!r}: " if problem.filename is not None else ""
-        return 1 if problem.errno in _DISK_ERRORS else 2, f"{file}{problem.strerror}"
+        file = "" if problem.filename is None else repr(str(problem.filename))
+        if file and problem.errno in FULL_DISK:
+            return 1, f"{file} cannot be written ({problem.strerror}): make room, and give the same command again"
+        return 1 if problem.errno in DISK_ERRORS else 2, f"{file}{file and ': '}{problem.strerror}"
     if isinstance(problem, MemoryError) or any(text in str(problem).lower() for text in _NO_MEMORY):
         return 1, f"there is not enough memory ({first_line(problem)}): use a smaller model, batch or number of workers"
     return 1, f"unexpected {one_line(problem)} (--debug shows where)"

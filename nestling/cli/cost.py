@@ -9,7 +9,7 @@ import typer
 from nestling.amounts import BYTES, amount
 from nestling.cli.completion import complete
 from nestling.cli.screen import AsJson, print_json, print_table
-from nestling.cli.target import ModelOptions, parse_options
+from nestling.cli.target import ModelName, ModelOptions, parse_options
 from nestling.errors import NestlingError
 
 _SHARES_OF_PARAMETERS = ("nefl", "depthfl")  # methods whose levels are not widths
@@ -24,16 +24,7 @@ def cost_command(
         typer.Argument(metavar="OPTIONS.KEY=VALUE", help="Options of the method, such as options.variant=D."),
     ] = None,
     *,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            autocompletion=complete("models"),
-            help="A name from 'nestling list models', or package.module:factory.",
-        ),
-    ],
+    model: ModelName,
     levels: Annotated[
         str,
         typer.Option(

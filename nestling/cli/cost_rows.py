@@ -132,11 +132,11 @@ def _plan_maker(
 
     if not target.args or target.kwargs:
         raise NestlingError("--method needs a model that is called with one tensor, not with keyword arguments")
-    made = make(method, settings)
-    if not made.plan.by_level and any(ratio != 1 for ratio in ratios):
+    chosen = make(method, settings)
+    if not chosen.plan.by_level and any(ratio != 1 for ratio in ratios):
         raise MethodError(f"{method} trains the same slice at all levels: use --levels a")
-    setup = Setup(target.model, axes, target.args[0], Classification(2), made, ratios=tuple(sorted(ratios)))
-    return lambda ratio: (setup.submodel_plan(ratio), made.plan.submodel_source(setup, ratio))
+    setup = Setup(target.model, axes, target.args[0], Classification(2), chosen, ratios=tuple(sorted(ratios)))
+    return lambda ratio: (setup.submodel_plan(ratio), chosen.plan.submodel_source(setup, ratio))
 
 
 def _ratio_within(

@@ -89,8 +89,8 @@ def get_command(
     cls=PlainCommand,
     epilog=examples(
         "nestling data show digits",
-        "nestling data show cifar10 --clients 100 --how classes --classes-per-client 2 --picture shares.html",
-        "nestling data show mnist --how dirichlet --alpha 0.5 --json",
+        "nestling data show cifar10 --clients 100 --partition classes --classes-per-client 2 --picture shares.html",
+        "nestling data show mnist --partition dirichlet --alpha 0.5 --json",
     ),
 )
 def show_command(
@@ -98,19 +98,23 @@ def show_command(
     *,
     clients: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The number of clients; by default 100, or all users with --how user."),
+        typer.Option(metavar="N", help="The number of clients; by default 100, or all users."),
     ] = None,
-    how: Annotated[
+    scheme: Annotated[
         str,
-        typer.Option(metavar="HOW", help="The kind of partition: iid, classes, dirichlet, user or heterofl-shards."),
+        typer.Option(
+            "--partition",
+            metavar="KIND",
+            help="The kind of partition: iid, classes, dirichlet, user or heterofl-shards.",
+        ),
     ] = "iid",
     classes_per_client: Annotated[
         int | None,
-        typer.Option(metavar="N", help="The classes of each client; needed by --how classes and heterofl-shards."),
+        typer.Option(metavar="N", help="The classes of each client; needed by classes and heterofl-shards."),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(metavar="ALPHA", help="The concentration, small if far from IID; needed by --how dirichlet."),
+        typer.Option(metavar="ALPHA", help="The concentration, small if far from IID; needed by dirichlet."),
     ] = None,
     minimum: Annotated[
         int, typer.Option(metavar="N", help="The smallest number of samples that a client may have.")
@@ -132,20 +136,20 @@ def show_command(
         from nestling.data import TEXTS, counts, load, partition  # noqa: PLC0415
         from nestling.data.partition import check_options  # noqa: PLC0415
 
-        check_options(how, classes_per_client, alpha)  # before reading the data, which may take long
+        check_options(scheme, classes_per_client, alpha)  # before reading the data, which may take long
         dataset = None if name in TEXTS else load(name, data_dir)
     if dataset is None:
         if picture is not None:
             raise NestlingError(f"there is no picture of {name}: it is text, and has no classes")
-        _show_text(name, clients, data_dir, as_json, {"how": how, "minimum": minimum, "seed": seed})
+        _show_text(name, clients, data_dir, as_json, {"scheme": scheme, "minimum": minimum, "seed": seed})
         return
     if clients is None:
-        clients = len(dataset.users.unique()) if how == "user" and dataset.users is not None else 100
+        clients = len(dataset.users.unique()) if scheme == "user" and dataset.users is not None else 100
     with working(f"partitioning {name} among {clients:,} clients"):
         shares = partition(
             dataset,
             clients,
-            how,
+            scheme,
             classes_per_client=classes_per_client,
             alpha=alpha,
             minimum=minimum,
@@ -154,14 +158,14 @@ def show_command(
         class_counts = counts(dataset, shares)
     options = {"classes_per_client": classes_per_client, "alpha": alpha, "minimum": minimum, "seed": seed}
     options = {key: value for key, value in options.items() if value is not None}
-    about = f"{clients:,} clients, {how}, " + ", ".join(f"{key} {value}" for key, value in options.items())
+    about = f"{clients:,} clients, {scheme}, " + ", ".join(f"{key} {value}" for key, value in options.items())
     if picture is not None:
         with working("drawing"):
             from nestling.report.partition_panel import draw  # noqa: PLC0415
 
             draw(class_counts, picture, f"{name}: who holds what", about)
     if as_json:
-        print_json(_as_json(dataset, shares, {"how": how, **options}))
+        print_json(_as_json(dataset, shares, {"scheme": scheme, **options}))
     else:
         _print(dataset, shares, class_counts.tolist(), f"{name}: {about}")
         if picture is not None:
@@ -176,7 +180,7 @@ def _show_text(name: str, clients: int | None, data_dir: str | None, as_json: bo
         text = load_text(name, data_dir)
     if clients is None:
         enough = len(text.users) if text.sizes is None else int((text.sizes >= max(1, options["minimum"])).sum())
-        clients = enough if options["how"] == "user" else 100
+        clients = enough if options["scheme"] == "user" else 100
     shares = share(text, clients, **options)
     rows = [
         {"client": client, "sequences": len(shares.sequences[client]), "words": len(shares.labels[client])}
@@ -187,7 +191,7 @@ def _show_text(name: str, clients: int | None, data_dir: str | None, as_json: bo
         print_json({**facts, "partition": options, "first_clients": rows})
         return
     about = f"sequences of {text.length} of {text.classes:,} words, {text.task}"
-    out().print(f"{name}: {clients:,} clients, {options['how']}, {about}")
+    out().print(f"{name}: {clients:,} clients, {options['scheme']}, {about}")
     print_table(
         {"client": "right", "sequences": "right", "different words": "right"},
         [[f"{value:,}" for value in row.values()] for row in rows],

@@ -8,24 +8,14 @@ import typer
 
 from nestling.amounts import amount
 from nestling.budgets import parse_bytes, written
-from nestling.cli.completion import complete
 from nestling.cli.cost import MAX_BATCH
 from nestling.cli.screen import AsJson, out, print_json, print_table, working
-from nestling.cli.target import ModelOptions, load, parse_options
+from nestling.cli.target import ModelName, ModelOptions, load, parse_options
 from nestling.errors import NestlingError
 
 
 def probe_command(
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            autocompletion=complete("models"),
-            help="A name from 'nestling list models', or package.module:factory.",
-        ),
-    ] = "cnn",
+    model: ModelName = "cnn",
     *,
     levels: Annotated[
         str, typer.Option(metavar="LEVELS", help="The levels to measure: a (width 1) to e, or widths such as 0.3.")

@@ -14,7 +14,7 @@ import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, Quiet, err, next_step, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, Source, err, next_step, out, print_json, print_table, working
 from nestling.events import in_words, totals_of
 
 if TYPE_CHECKING:
@@ -31,14 +31,7 @@ UseTensorBoard = Annotated[bool, typer.Option("--tensorboard", help="The same as
 
 
 def run_command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET|FILE.toml",
-            help="A name from 'nestling list presets', or a file of settings.",
-            autocompletion=complete("presets"),
-        ),
-    ],
+    source: Source,
     settings: Annotated[
         list[str] | None,
         typer.Argument(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nestling.cli.completion import complete
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -21,7 +23,15 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 10_000  # columns: piped output is for programs and files, so nothing is folded or truncated
 _MIN_WIDTH = 40  # columns: with fewer, the terminal wraps the lines
 
-# Options that several commands have.
+# Arguments and options that several commands have.
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="PRESET|FILE.toml",
+        help="A name from 'nestling list presets', or a file of settings.",
+        autocompletion=complete("presets"),
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 DataDir = Annotated[

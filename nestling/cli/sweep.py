@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, Quiet, next_step, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, Source, next_step, print_json, print_table, working
 from nestling.cli.side_by_side import WriteReport, run_and_compare
 from nestling.errors import NestlingError, RunError, RunFailed, first_line
 
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def sweep_command(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="PRESET|FILE.toml",
-            help="A name from 'nestling list presets', or a file of settings.",
-            autocompletion=complete("presets"),
-        ),
-    ],
+    source: Source,
     settings: Annotated[
         list[str] | None,
         typer.Argument(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nestling.cli.completion import complete
 from nestling.cli.screen import one_line
 from nestling.errors import ModelError, NestlingError, nearest
 from nestling.imported import imported
@@ -23,6 +24,16 @@ FACTORY = (
 
 _BOOLEANS = {"true": "true", "false": "false"}  # in any case
 
+ModelName = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        autocompletion=complete("models"),
+        help="A name from 'nestling list models', or package.module:factory.",
+    ),
+]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the model; may be repeated."),

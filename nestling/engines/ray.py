@@ -15,10 +15,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +29,13 @@ from nestling.engines.engine import Failure, Reply, Shared, Work
 from nestling.engines.limits import Stopwatch, TimeLimits
 from nestling.engines.packing import dump, load, travels
 from nestling.engines.ray_services import RayServices
+from nestling.engines.ray_start import begin_ray, need_ray
 from nestling.engines.retries import Task, Tasks
 from nestling.errors import RunError, RunFailed, first_line
 from nestling.events import report
 from nestling.heap import keep_freed_memory
-from nestling.imported import need
 
-_PER_CORE = 16  # the maximum number of workers per core of a Ray that we start
 _PATIENCE = 120.0  # seconds until Ray must have started at least one worker
-_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on every system: our own Ray uses 127.0.0.1 only
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the default of future versions; avoids a warning
-}
 
 
 class RayEngine:
@@ -153,7 +145,7 @@ class RayEngine:
         if self._ray is None:
             ray = need_ray()
             if not ray.is_initialized():
-                _begin(ray, self._workers, self._address)
+                begin_ray(ray, self._workers, self._address)
                 self._began = True
             self._ray = ray
             self._services = RayServices(ray, self._began and not self._address)
@@ -324,50 +316,6 @@ class _Put(Shared):
 def _arrays(parts: Sequence[memoryview]) -> list[Any]:
     """Return bytes as arrays, which Ray copies only once."""
     return [np.frombuffer(part, dtype=np.uint8) for part in parts]
-
-
-def need_ray() -> Any:
-    """Return the package ray; raise `RunError` if it is not installed."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    return need("ray", "ray", "the Ray engine needs", RunError)
-
-
-def _begin(ray: Any, workers: int, address: str) -> None:
-    """Join the Ray at an address, or start one here."""
-    quiet = {"log_to_driver": False, "logging_level": "error"}
-    if address:
-        host, colon, port = address.rpartition(":")
-        try:
-            if colon and port.isdigit() and "/" not in host:  # fail at once; Ray itself would try for minutes
-                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            with _own_handlers():
-                ray.init(address=address, **quiet)
-        except (OSError, RuntimeError, ValueError) as problem:
-            raise RunError(f"no Ray can be joined at {address!r}: {first_line(problem)}") from problem
-        return
-    most = _PER_CORE * (os.cpu_count() or 1)
-    if workers > most:
-        raise RunError(f"workers={workers} are more than a Ray started here may have: {_PER_CORE} per core, {most}")
-    with _own_handlers():
-        ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
-    if not ip_address(ray.util.get_node_ip_address()).is_loopback:
-        ray.shutdown()
-        raise RunError(
-            "a Ray started here would listen to other machines, because ray was imported before: set "
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0, or start Ray yourself and give its address"
-        )
-
-
-@contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Restore the caller's handler of SIGTERM, if any: Ray replaces it by one that just exits."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if before not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
 
 
 def _last_line(problem: Exception) -> str:

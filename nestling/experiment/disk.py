@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nestling.errors import RunError, RunFailed
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_DISK = (*_FULL, errno.EROFS, errno.EIO)  # errors of the disk, whatever the path is
+from nestling.files import DISK_ERRORS, FULL_DISK
 
 
 @contextmanager
@@ -24,7 +22,7 @@ def creating(folder: Path) -> Iterator[None]:
 
 def cannot_write(folder: Path, problem: OSError) -> RunError:
     """Return the error that says why a directory cannot be written: `RunFailed` if the disk is the reason."""
-    if problem.errno in _DISK:
+    if problem.errno in DISK_ERRORS:
         return RunFailed(_sentence(problem, folder))
     reason = problem.strerror or str(problem)
     return RunError(f"the directory {str(folder)!r} cannot be written ({reason}): give another one")
@@ -43,14 +41,14 @@ def writing(folder: Path | None) -> Iterator[None]:
 
 def _concerns(problem: OSError, folder: Path) -> bool:
     """Return whether an error is about the disk or a path in the directory; an error of a worker's pipe is not."""
-    if problem.errno in _DISK:
+    if problem.errno in DISK_ERRORS:
         return True
     return problem.filename is not None and Path(str(problem.filename)).absolute().is_relative_to(folder.absolute())
 
 
 def _sentence(problem: OSError, folder: Path) -> str:
     path, reason = repr(str(folder)), problem.strerror or str(problem)
-    if problem.errno in _FULL:
+    if problem.errno in FULL_DISK:
         return f"the disk of {path} is full ({reason}): make room, and go on with 'nestling resume'"
     if problem.errno == errno.EROFS:
         return f"the disk of {path} is read-only ({reason}): give a directory on another disk"

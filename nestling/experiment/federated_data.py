@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -86,20 +86,20 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
     """Return the data that the function at ``module:factory`` makes, and its task if it is the user's own data."""
     name = experiment.data.name
     try:
-        made: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
+        answer: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
     except NestlingError:
         raise
     except Exception as problem:  # whatever a user's own code raises
         raise ConfigError(
             f"the data {name!r} could not be made: {type(problem).__name__}: {first_line(problem)}"
         ) from problem
-    if not isinstance(made, dict) or "clients" not in made:
-        if isinstance(made, Dataset | Text) or all(hasattr(made, part) for part in ("test", "client", "size")):
-            return cast(Source, made), task
-        raise ConfigError(f"the data {name!r} is a {type(made).__name__}: its factory returns {_FACTORY}")
-    of_data = {key: made[key] for key in made if key in _DATA_KEYS}
-    of_task = {key: made[key] for key in made if key in _TASK_KEYS}
-    unknown = sorted(made.keys() - of_data.keys() - of_task.keys())
+    if not isinstance(answer, dict) or "clients" not in answer:
+        if is_source(answer):
+            return answer, task
+        raise ConfigError(f"the data {name!r} is a {type(answer).__name__}: its factory returns {_FACTORY}")
+    of_data = {key: answer[key] for key in answer if key in _DATA_KEYS}
+    of_task = {key: answer[key] for key in answer if key in _TASK_KEYS}
+    unknown = sorted(answer.keys() - of_data.keys() - of_task.keys())
     if unknown:
         known = [*_DATA_KEYS, *_TASK_KEYS]
         raise ConfigError(f"the data {name!r} has no {unknown[0]!r}{nearest(unknown[0], known)}")
@@ -107,6 +107,12 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
     if task is not None:
         of_task = {"task": task}
     return with_task(data, **of_task, accelerate=experiment.accelerate != "off")
+
+
+def is_source(value: Any) -> TypeGuard[Source]:
+    """Return whether a value is data of ours, divided among clients or not."""
+    parts = ("test", "test_share", "client", "size")
+    return isinstance(value, Dataset | Text) or all(hasattr(value, part) for part in parts)
 
 
 @singledispatch

@@ -23,7 +23,7 @@ from nestling.events import forward as forward_events
 from nestling.experiment.callback import Callback
 from nestling.experiment.changes import changed_settings
 from nestling.experiment.directory import CONFIG
-from nestling.experiment.federated_data import Source
+from nestling.experiment.federated_data import Source, is_source
 from nestling.experiment.identity import with_names
 from nestling.experiment.loaded import LoadedRun
 from nestling.experiment.record import format_value
@@ -226,7 +226,7 @@ def _given(
     **of_data: Any,
 ) -> tuple[Source, Task | None]:
     """Return the data of a call, and its task; data of ours is returned as it is."""
-    if isinstance(clients, Dataset | Text) or all(hasattr(clients, part) for part in ("test_share", "client", "size")):
+    if is_source(clients):
         if test is not None or loss is not None or any(of_data[key] is not None for key in ("validation", "users")):
             raise ConfigError(f"{clients.name} has its own test samples and targets: leave out test=… and the like")
         return clients, None if task is None else _as_task(task)

@@ -18,7 +18,7 @@ from nestling.cut.extract import State
 from nestling.data import Partition
 from nestling.engines import Engine, LocalEngine, RayEngine
 from nestling.engines.parent import end_if_script_is_unguarded
-from nestling.engines.ray import need_ray
+from nestling.engines.ray_start import need_ray
 from nestling.errors import ConfigError, RunError
 from nestling.events import EventLog, collect, report
 from nestling.experiment import checkpoint

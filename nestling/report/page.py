@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from nestling.errors import ReportError
-from nestling.files import write_whole
+from nestling.errors import ReportError, ReportFailed
+from nestling.files import DISK_ERRORS, write_whole
 from nestling.report.find import find_readable
 from nestling.report.page_content import content
 from nestling.report.read import Run
@@ -102,7 +102,8 @@ def save(page: str, path: str | os.PathLike[str]) -> Path:
     try:
         write_whole(target, page.encode(errors="replace"))
     except OSError as problem:
-        raise ReportError(f"the page cannot be written to {target}: {problem.strerror}") from None
+        error = ReportFailed if problem.errno in DISK_ERRORS else ReportError
+        raise error(f"the page cannot be written to {target}: {problem.strerror}") from None
     return target
 
 

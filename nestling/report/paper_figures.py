@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nestling.amounts import BYTES, COUNTS, unit
-from nestling.errors import ReportError
-from nestling.files import write_whole
+from nestling.errors import ReportError, ReportFailed
+from nestling.files import DISK_ERRORS, write_whole
 from nestling.imported import need
 from nestling.report.panels import Figure
 
@@ -73,7 +73,8 @@ def write_figures(data: Mapping[str, Any], folder: str | os.PathLike[str], kind:
                 paths.append(place / f"{name}.{kind}")
                 write_whole(paths[-1], buffer.getvalue())
     except OSError as problem:
-        raise ReportError(f"the figures cannot be written to {place}: {problem.strerror}") from None
+        error = ReportFailed if problem.errno in DISK_ERRORS else ReportError
+        raise error(f"the figures cannot be written to {place}: {problem.strerror}") from None
     return paths
 
 

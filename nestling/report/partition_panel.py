@@ -38,8 +38,14 @@ def draw(held: Tensor, path: str | Path, title: str, about: str = "") -> Path:
         "heading": title,
         "sentences": [about] if about else [],
         "panels": [
-            {"name": name.lower().replace(" ", "-"), "title": name, "about": how, "section": where, "figures": [figure]}
-            for name, how, where, figure in panels
+            {
+                "name": name.lower().replace(" ", "-"),
+                "title": name,
+                "about": note,
+                "section": where,
+                "figures": [figure],
+            }
+            for name, note, where, figure in panels
         ],
     }
     return save(page_html(page), path)

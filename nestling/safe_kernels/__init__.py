@@ -5,9 +5,9 @@ tested up to 2.15, and none raises an error.
 
 **Strided 1×1 convolutions** (oneDNN issue 6035, ``jit_1x1`` backward of the weights) write past a workspace: the heap
 is corrupted with one thread, gradients are wrong with several. All of these must hold: float32, one group, no padding,
-channels-last strides of the input or the weight, fewer than 8 input channels (16 on AVX-512), more than one sample.
-Strides alone do not protect: those of a tensor with one channel are both channels last and channels first. Transposed
-convolutions with few output channels have the same bug::
+channels-last strides of the input or the weight, fewer than 8 input channels (16 on AVX-512, and images as large as
+56×56), more than one sample. Strides alone do not protect: those of a tensor with one channel are both channels last
+and channels first. Transposed convolutions with few output channels have the same bug::
 
     LD_PRELOAD=libc_malloc_debug.so.0 GLIBC_TUNABLES=glibc.malloc.check=3 OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 \
     python -c "

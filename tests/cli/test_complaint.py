@@ -85,6 +85,20 @@ def test_a_disk_that_becomes_full(place, nestling):
     assert "is full (No space left on device): make room, and go on with 'nestling resume'" in err
 
 
+def test_files_for_which_there_is_no_room(place, nestling):
+    """Each is named, and nothing half-written stays."""
+    nestling("run", "base.toml", "--out", "run")
+    with small_disk(place, "size=4k") as disk:
+        (disk.path / "others").write_bytes(bytes(4096))
+        for command in (["report", "run"], ["export", "run"]):
+            file = disk.path / f"{command[0]}.safetensors"
+            code, err = nestling(*command, "--out", str(file))
+            assert code == 1
+            assert str(file) in err
+            assert "No space left on device" in err
+        assert [path.name for path in disk.path.iterdir()] == ["others"]
+
+
 def test_a_disk_that_is_read_only(place, nestling):
     with small_disk(place, "ro") as disk:
         code, err = nestling("run", "base.toml", "--out", str(disk.path / "run"))
@@ -206,7 +220,7 @@ def test_values_that_no_setting_takes(place, nestling, setting, sentence):
         (["cost", "--model", "cnn", "--batch", "9223372036854775807"], "at most 10,000,000"),
         (["cost", "--model", "cnn", "--set", "widths="], "'widths' of model 'cnn' cannot be ''"),
         (["cost", "--model", "resnet18", "--set", "depths=1,1"], "as many depths as widths"),
-        (["data", "show", "digits", "--how", "dirichlet", "--alpha", "1e308"], "at most 1,000,000"),
+        (["data", "show", "digits", "--partition", "dirichlet", "--alpha", "1e308"], "at most 1,000,000"),
         (["resume", "/dev/null"], "not a run directory"),
     ],
 )

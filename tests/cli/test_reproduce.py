@@ -65,9 +65,9 @@ def test_a_dry_run_counts_what_is_left_and_writes_nothing(demo, tmp_path, capsys
     code, out, _ = again(capsys, demo, "--dry-run", "--json")
     assert json.loads(out)["total"] == {"finished": 6, "to_run": 0, "client_macs": 0, "bytes": 0, "hours": 0}
     code, out, _ = again(capsys, tmp_path / "new", "--dry-run", "--json", "--rows", "HeteroFL")
-    told = json.loads(out)
-    assert (code, [row["to_run"] for row in told["runs"]], told["total"]["hours"]) == (0, [2], None)
-    assert told["total"]["client_macs"] > 0
+    record = json.loads(out)
+    assert (code, [row["to_run"] for row in record["runs"]], record["total"]["hours"]) == (0, [2], None)
+    assert record["total"]["client_macs"] > 0
     assert not (tmp_path / "new").exists()
     code, out, _ = again(capsys, tmp_path / "new", "--dry-run")
     assert out.splitlines()[-2].split()[0] == "total"

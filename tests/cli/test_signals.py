@@ -99,8 +99,8 @@ def test_a_hangup_saves_whole_rounds_though_the_terminal_is_gone(tmp_path):
 def test_sigterm_to_the_whole_group_saves_whole_rounds_and_what_nohup_ignores_stays_ignored(tmp_path):
     """As batch systems end programs; workers are ended with the program and say nothing of it."""
     place = tmp_path / "run"
-    command = ["run", "fedavg-digits", "rounds=5000", *QUICK, "checkpoint_every=9999", "workers=2", "--out", str(place)]
-    process = begin(*command, ignored=[signal.SIGHUP], start_new_session=True)
+    command = ["run", "fedavg-digits", "rounds=5000", *QUICK, "checkpoint_every=9999", "workers=2", "--quiet"]
+    process = begin(*command, "--out", str(place), ignored=[signal.SIGHUP], start_new_session=True)
     wait_for(process, lambda: rounds(place) >= 1)
     os.killpg(process.pid, signal.SIGHUP)
     before = rounds(place)
@@ -132,7 +132,7 @@ def test_stopped_in_the_first_round_nothing_is_said_to_be_saved(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_compare_saves_the_rounds_of_all_its_runs(tmp_path):
-    command = ["compare", "fedavg-digits", "heterofl-digits", "rounds=5000", *QUICK, "checkpoint_every=9999"]
+    command = ["compare", "fedavg-digits", "heterofl-digits", "rounds=5000", *QUICK, "checkpoint_every=9999", "--quiet"]
     process = begin(*command, "--processes", "2", "--out", str(tmp_path / "all"), start_new_session=True)
     places = [tmp_path / "all" / name / "seed-0" for name in ("fedavg-digits", "heterofl-digits")]
     wait_for(process, lambda: all(rounds(place) >= 2 for place in places))
@@ -149,9 +149,8 @@ def test_compare_saves_the_rounds_of_all_its_runs(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_runs_of_a_compare_that_is_killed_save_and_end(tmp_path):
     place = tmp_path / "all" / "fedavg-digits" / "seed-0"
-    process = begin(
-        "compare", "fedavg-digits", "rounds=5000", *QUICK, "checkpoint_every=9999", "--out", str(tmp_path / "all")
-    )
+    command = ["compare", "fedavg-digits", "rounds=5000", *QUICK, "checkpoint_every=9999", "--quiet"]
+    process = begin(*command, "--out", str(tmp_path / "all"))
     wait_for(process, lambda: rounds(place) >= 2)
     children = {int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()}
     process.kill()

@@ -37,14 +37,14 @@ def dealt(samples, size, random):
     return parts
 
 
-def by_hand(model, samples, batch, how, lr, mu, random):
+def by_hand(model, samples, batch, training, lr, mu, random):
     """Train with every formula written out; return samples, loss and correct answers."""
     weights = list(model.parameters())
     start = [weight.detach().clone() for weight in weights]
     first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
     seen, total, correct, steps = 0, 0.0, 0, 0
-    for _ in range(how.epochs):
-        for part in dealt(samples, how.batch_size, random):
+    for _ in range(training.epochs):
+        for part in dealt(samples, training.batch_size, random):
             inputs, targets = batch(torch.tensor(part))
             logits = model(inputs)
             loss = -logits.log_softmax(-1)[range(len(part)), targets].mean()
@@ -52,18 +52,18 @@ def by_hand(model, samples, batch, how, lr, mu, random):
             for k, weight in enumerate(weights):
                 gradients[k] = gradients[k] + mu * (weight.detach() - start[k])
             norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
-            if how.clip_norm:
-                gradients = [gradient * min(1.0, how.clip_norm / (norm + 1e-6)) for gradient in gradients]
+            if training.clip_norm:
+                gradients = [gradient * min(1.0, training.clip_norm / (norm + 1e-6)) for gradient in gradients]
             steps += 1
             for k, weight in enumerate(weights):
-                change = gradients[k] + how.weight_decay * weight.detach()
-                if how.optimizer == "adam":
+                change = gradients[k] + training.weight_decay * weight.detach()
+                if training.optimizer == "adam":
                     first[k] = 0.9 * first[k] + 0.1 * change
                     second[k] = 0.999 * second[k] + 0.001 * change**2
                     mean, spread = first[k] / (1 - 0.9**steps), second[k] / (1 - 0.999**steps)
                     change = mean / (spread.sqrt() + 1e-8)
                 else:
-                    first[k] = how.momentum * first[k] + change
+                    first[k] = training.momentum * first[k] + change
                     change = first[k]
                 weight.data = weight.data - lr * change
             seen += len(part)
@@ -74,7 +74,7 @@ def by_hand(model, samples, batch, how, lr, mu, random):
 
 @LAWS
 @given(
-    how=st.builds(
+    training=st.builds(
         LocalTraining,
         optimizer=st.sampled_from(["sgd", "adam"]),
         momentum=st.sampled_from([0.0, 0.5, 0.9]),
@@ -89,20 +89,20 @@ def by_hand(model, samples, batch, how, lr, mu, random):
     seed=st.integers(0, 5),
     share=st.sampled_from([0, 0.5, 1]),  # of μ that the settings have; the rest is the method's
 )
-def test_every_step_is_as_written_by_hand(how, lr, mu, samples, seed, share):
+def test_every_step_is_as_written_by_hand(training, lr, mu, samples, seed, share):
     model = perceptron()
     other = copy.deepcopy(model)
     batch = data(30)[2]
     method = Method("prox", PlanPart(), Proximal((1 - share) * mu))
-    client = client_of(model, method=method, training=msgspec.structs.replace(how, proximal=share * mu))
-    told = train(client, torch.tensor(samples), batch, lr=lr, generator=generator(seed))
-    seen, total, correct = by_hand(other, samples, batch, how, lr, mu, generator(seed))
+    client = client_of(model, method=method, training=msgspec.structs.replace(training, proximal=share * mu))
+    result = train(client, torch.tensor(samples), batch, lr=lr, generator=generator(seed))
+    seen, total, correct = by_hand(other, samples, batch, training, lr, mu, generator(seed))
     for new, expected in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(new, expected, rtol=1e-9, atol=1e-11)
-    assert told.samples == seen == how.epochs * len(samples)
-    assert told.correct == correct
+    assert result.samples == seen == training.epochs * len(samples)
+    assert result.correct == correct
     if not mu:
-        assert told.loss == pytest.approx(total, rel=1e-9)
+        assert result.loss == pytest.approx(total, rel=1e-9)
 
 
 @LAWS
@@ -117,9 +117,9 @@ def test_batches_hold_every_sample_once_and_end_in_no_single_one(count, size, sh
         assert [value for part in parts for value in part] == samples.tolist()
 
 
-def trained(seed, model=None, how=None):
+def trained(seed, model=None, training=None):
     model = perceptron() if model is None else model
-    client = client_of(model, training=how or LocalTraining(epochs=2, batch_size=5))
+    client = client_of(model, training=training or LocalTraining(epochs=2, batch_size=5))
     train(client, torch.arange(23), data(23)[2], lr=0.1, generator=generator(seed))
     return model.state_dict()
 
@@ -141,10 +141,10 @@ def test_the_generator_alone_decides_the_order():
 
 def test_optimisers_are_fresh_in_every_round():
     twice = perceptron()
-    how = LocalTraining(epochs=1, batch_size=23, momentum=0.9, clip_norm=0.0, weight_decay=0.0)
-    trained(0, twice, how)
+    training = LocalTraining(epochs=1, batch_size=23, momentum=0.9, clip_norm=0.0, weight_decay=0.0)
+    trained(0, twice, training)
     middle = copy.deepcopy(twice)
-    trained(0, twice, how)
+    trained(0, twice, training)
     inputs, targets, _ = data(23)
     loss = F.cross_entropy(middle(inputs), targets)
     for gradient, old, new in zip(
@@ -205,19 +205,19 @@ def test_a_loss_that_is_no_number_is_refused(where):
 
 def test_a_loss_that_grows_without_bound_is_refused():
     model = nn.Sequential(nn.Linear(3, 4)).double()
-    how = LocalTraining(epochs=200, batch_size=4, clip_norm=0.0, weight_decay=10.0)
+    training = LocalTraining(epochs=200, batch_size=4, clip_norm=0.0, weight_decay=10.0)
     with pytest.raises(TrainingError):
-        train(client_of(model, training=how), torch.arange(8), data(8)[2], lr=1e3, generator=generator())
+        train(client_of(model, training=training), torch.arange(8), data(8)[2], lr=1e3, generator=generator())
 
 
 def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
     """Private weights (standalone) do not pass the merge, which would look at them."""
     model = perceptron().float()
     inputs, targets, _ = data(4)
-    how = LocalTraining(epochs=1, batch_size=4, clip_norm=0.0)
+    training = LocalTraining(epochs=1, batch_size=4, clip_norm=0.0)
     with pytest.raises(TrainingError):
         train(
-            client_of(model, training=how),
+            client_of(model, training=training),
             torch.arange(4),
             lambda chosen: (inputs[chosen].float() * 1e10, targets[chosen]),
             lr=1e38,
@@ -228,6 +228,6 @@ def test_weights_that_are_no_numbers_after_the_last_step_are_refused():
 def test_a_client_without_samples_changes_nothing():
     model = perceptron()
     before = copy.deepcopy(model.state_dict())
-    told = train(client_of(model), torch.arange(0), data(4)[2], lr=0.1, generator=generator())
-    assert (told.samples, told.loss, told.correct) == (0, 0.0, 0.0)
+    result = train(client_of(model), torch.arange(0), data(4)[2], lr=0.1, generator=generator())
+    assert (result.samples, result.loss, result.correct) == (0, 0.0, 0.0)
     assert same(model.state_dict(), before)

@@ -33,7 +33,7 @@ def test_show_few_clients_one_row_each():
 
 
 def test_show_many_clients_in_summary_with_a_map():
-    shown = run("show", "digits", "--clients", 50, "--how", "classes", "--classes-per-client", 2).stdout
+    shown = run("show", "digits", "--clients", 50, "--partition", "classes", "--classes-per-client", 2).stdout
     for word in ("smallest (client ", "median (client ", "largest (client "):
         assert word in shown
     lines = [line for line in shown.splitlines() if " in " in line]
@@ -57,8 +57,10 @@ def test_show_says_what_the_map_leaves_out(monkeypatch):
 
 
 def test_show_json_is_the_partition():
-    summary = json.loads(run("show", "digits", "--clients", 4, "--how", "dirichlet", "--alpha", 0.5, "--json").stdout)
-    assert summary["partition"] == {"how": "dirichlet", "alpha": 0.5, "minimum": 1, "seed": 0}
+    summary = json.loads(
+        run("show", "digits", "--clients", 4, "--partition", "dirichlet", "--alpha", 0.5, "--json").stdout
+    )
+    assert summary["partition"] == {"scheme": "dirichlet", "alpha": 0.5, "minimum": 1, "seed": 0}
     assert (summary["dataset"], summary["shape"], summary["classes"]) == ("digits", [1, 8, 8], 10)
     assert sum(client["train"] for client in summary["clients"]) == summary["train"] == 1438
     assert sum(client["test"] for client in summary["clients"]) == summary["test"] == 359
@@ -67,7 +69,7 @@ def test_show_json_is_the_partition():
 
 def test_show_all_users_by_default(real):
     folder = real("uci_har_inertial.npz")
-    summary = json.loads(run("show", "har", "--how", "user", "--data-dir", folder, "--json").stdout)
+    summary = json.loads(run("show", "har", "--partition", "user", "--data-dir", folder, "--json").stdout)
     assert len(summary["clients"]) == 21
 
 
@@ -75,8 +77,8 @@ def test_show_all_users_by_default(real):
     ("words", "message"),
     [
         (["show", "digist"], "did you mean 'digits'"),
-        (["show", "mnist", "--how", "class"], "no partition 'class'; did you mean 'classes'"),
-        (["show", "digits", "--how", "user"], "does not name the users of its samples"),
+        (["show", "mnist", "--partition", "class"], "no partition 'class'; did you mean 'classes'"),
+        (["show", "digits", "--partition", "user"], "does not name the users of its samples"),
         (["show", "digits", "--picture", "x.png"], "must be an .html file"),
         (["show", "digits", "--picture", "nowhere/x.html"], "in a folder that exists"),
         (["get", "digist"], "did you mean 'digits'"),
@@ -121,10 +123,10 @@ def test_picture_of_many_clients_stays_small_and_says_so(tmp_path):
 
 
 def test_show_a_text_reads_the_clients_that_are_shown_alone():
-    shown = run("show", "words", "--how", "user").stdout
+    shown = run("show", "words", "--partition", "user").stdout
     assert "words: 342,477 clients, user, sequences of 20 of 1,000 words, next-word" in shown
     assert "the first 10 of 342,477 clients; the others were not read" in shown
-    summary = json.loads(run("show", "words", "--how", "user", "--clients", 3, "--json").stdout)
+    summary = json.loads(run("show", "words", "--partition", "user", "--clients", 3, "--json").stdout)
     assert [client["client"] for client in summary["first_clients"]] == [0, 1, 2]
     assert summary["vocabulary"] == 1000
     with pytest.raises(NestlingError, match="there is no picture of words"):

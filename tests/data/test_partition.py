@@ -211,13 +211,13 @@ def test_user_gives_a_client_one_persons_samples(users, clients, seed, strangers
 @pytest.mark.parametrize(
     "options",
     [
-        {"how": "iid"},
-        {"how": "classes", "classes_per_client": 2},
-        {"how": "dirichlet", "alpha": 0.1, "minimum": 3},
-        {"how": "user"},
-        {"how": "heterofl-shards", "classes_per_client": 2},
+        {"scheme": "iid"},
+        {"scheme": "classes", "classes_per_client": 2},
+        {"scheme": "dirichlet", "alpha": 0.1, "minimum": 3},
+        {"scheme": "user"},
+        {"scheme": "heterofl-shards", "classes_per_client": 2},
     ],
-    ids=lambda options: options["how"],
+    ids=lambda options: options["scheme"],
 )
 def test_the_seed_alone_decides(options):
     labels = list(range(5)) * 40
@@ -235,7 +235,7 @@ def test_the_seed_alone_decides(options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"how": "IID"}, "there is no partition 'IID'"),
+        ({"scheme": "IID"}, "there is no partition 'IID'"),
         ({"clients": 0}, "clients must be a whole number of at least 1, not 0"),
         ({"clients": 2.0}, "not 2.0"),
         ({"clients": True}, "not True"),
@@ -243,23 +243,23 @@ def test_the_seed_alone_decides(options):
         ({"minimum": 5}, "need 15 training samples"),
         ({"minimum": -1}, "minimum must be"),
         ({"seed": "a"}, "seed must be a whole number, not 'a'"),
-        ({"how": "classes"}, "'classes' needs classes_per_client"),
-        ({"how": "heterofl-shards"}, "'heterofl-shards' needs classes_per_client"),
+        ({"scheme": "classes"}, "'classes' needs classes_per_client"),
+        ({"scheme": "heterofl-shards"}, "'heterofl-shards' needs classes_per_client"),
         ({"classes_per_client": 2}, "belongs to the partition 'classes' or 'heterofl-shards', not to 'iid'"),
         (
-            {"how": "heterofl-shards", "classes_per_client": 2},
+            {"scheme": "heterofl-shards", "classes_per_client": 2},
             "3 clients with 2 shards each cannot share the 4 classes",
         ),
-        ({"how": "dirichlet"}, "'dirichlet' needs alpha"),
+        ({"scheme": "dirichlet"}, "'dirichlet' needs alpha"),
         ({"alpha": 0.5}, "alpha=0.5 belongs to the partition 'dirichlet', not to 'iid'"),
-        ({"how": "classes", "classes_per_client": 0}, "at least 1, not 0"),
-        ({"how": "classes", "classes_per_client": 5}, "cannot hold 5 classes: toy has 4"),
-        ({"how": "classes", "classes_per_client": 1}, "use at least 4 clients, or 2 classes per client"),
-        ({"how": "classes", "classes_per_client": 2, "clients": 12}, "24 shards cannot be cut from toy"),
-        ({"how": "dirichlet", "alpha": 0}, "alpha must be a number above 0 and at most 1,000,000, not 0"),
-        ({"how": "dirichlet", "alpha": float("nan")}, "not nan"),
-        ({"how": "dirichlet", "alpha": float("inf")}, "not inf"),
-        ({"how": "user"}, "does not name the users of its samples"),
+        ({"scheme": "classes", "classes_per_client": 0}, "at least 1, not 0"),
+        ({"scheme": "classes", "classes_per_client": 5}, "cannot hold 5 classes: toy has 4"),
+        ({"scheme": "classes", "classes_per_client": 1}, "use at least 4 clients, or 2 classes per client"),
+        ({"scheme": "classes", "classes_per_client": 2, "clients": 12}, "24 shards cannot be cut from toy"),
+        ({"scheme": "dirichlet", "alpha": 0}, "alpha must be a number above 0 and at most 1,000,000, not 0"),
+        ({"scheme": "dirichlet", "alpha": float("nan")}, "not nan"),
+        ({"scheme": "dirichlet", "alpha": float("inf")}, "not inf"),
+        ({"scheme": "user"}, "does not name the users of its samples"),
     ],
 )
 def test_refuses_the_impossible(options, message):

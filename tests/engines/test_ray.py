@@ -15,6 +15,7 @@ import torch
 from nestling.engines import Failure, LocalEngine, RayEngine, Reply
 from nestling.engines import ray as module
 from nestling.engines.limits import TimeLimits
+from nestling.engines.ray_start import begin_ray, need_ray
 from nestling.errors import RunError
 from nestling.events import collect
 from nestling.experiment.presets import find
@@ -32,8 +33,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ray():
-    received = module.need_ray()
-    module._begin(received, 4, "")
+    received = need_ray()
+    begin_ray(received, 4, "")
     yield received
     received.shutdown()
 
@@ -211,7 +212,7 @@ def test_the_command_line_joins_a_ray_by_its_address_and_leaves_it_running(ray, 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere at all"])
 def test_a_ray_that_is_not_there_is_one_sentence_soon(address):
-    program = "from nestling.engines.ray import need_ray, _begin\n" + f"_begin(need_ray(), 1, {address!r})"
+    program = "from nestling.engines.ray_start import begin_ray, need_ray\n" + f"begin_ray(need_ray(), 1, {address!r})"
     called = call([sys.executable, "-c", program])  # within its limit; Ray alone tries for five minutes
     assert f"RunError: no Ray can be joined at {address!r}" in called.stderr
 
@@ -245,7 +246,7 @@ def test_workers_that_nothing_can_be_made_from():
 def test_a_ray_of_our_own_has_no_more_workers_than_the_machine_can_carry(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(RunError, match="workers=33 are more than a Ray started here may have: 16 per core, 32"):
-        module._begin(None, 33, "")
+        begin_ray(None, 33, "")
 
 
 def test_a_node_that_is_removed_in_a_round_changes_no_byte(tmp_path):

@@ -21,10 +21,11 @@ import torch
 from torch import nn
 
 from nestling.experiment import resume, run
-from nestling.settings import Data, Evaluate, FleetSettings, Model
+from nestling.settings import Data, Evaluate, FleetSettings, Model, ServerSettings
 from nestling.upload import Upload
 from tests.run_cases import small
 
+PUBLIC = Data(name="digits", max_samples=40, public_share=0.25)  # the server's samples without labels
 _LIMIT = 120  # seconds for one child
 _OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "fcntl.flock"}
 
@@ -65,16 +66,32 @@ def case(name):
             "data": Data(name="digits", max_samples=40, public_share=0.25),
         },
         "topk": {"upload": Upload(format="topk", fraction=0.2, feedback=True)},
+        "feddf": {"method": "feddf", "data": PUBLIC, "options": {"steps": 2}},
+        "ds-fl": {"method": "ds-fl", "data": PUBLIC},
+        "fed-et": {"method": "fed-et", "data": PUBLIC, "options": {"steps": 2}},
+        "lora": {"method": "lora", "model": Model(name="mlp", options={"widths": [6], "rank": 4})},
+        "dp": {
+            "method": "fedavg",
+            "parts": "dp:clip=0.5:noise=1.0",
+            "fleet": FleetSettings(clients=3, per_round=2, levels="a", sampling="poisson"),
+        },
+        "krum": {
+            "method": "fedavg",
+            "parts": "krum:1",
+            "fleet": FleetSettings(clients=5, per_round=5, levels="a"),
+        },
+        "fan-in": {"fleet": FleetSettings(clients=3, per_round=3, levels="a-b"), "server": ServerSettings(fan_in=2)},
     }
     return small(**{**settings, **changes[name]})
 
 
 def content(folder):
-    """All files of a run directory, apart from the time that was spent."""
+    """All files of a run directory, apart from the time and from events, which parts report again on resume."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     del files["seconds.json"]
+    files.pop("events.jsonl", None)
     summary = json.loads(files["summary.json"])
-    del summary["seconds"]
+    del summary["seconds"], summary["events"]
     return {**files, "summary.json": summary}
 
 

@@ -28,5 +28,6 @@ def test_killed_before_any_file_operation(tmp_path, case):
 
 
 @pytest.mark.slow
-def test_killed_before_some_file_operations(tmp_path):
-    assert killed("standalone", tmp_path, 4, 29)["wrong"] == []
+@pytest.mark.parametrize("case", ["standalone", "feddf", "ds-fl", "fed-et", "lora", "dp", "krum", "fan-in"])
+def test_killed_before_some_file_operations(tmp_path, case):
+    assert killed(case, tmp_path, 4, 41)["wrong"] == []

@@ -58,9 +58,9 @@ def test_presets_have_the_papers_settings_or_the_difference_is_listed(reproducti
 def test_listed_differences_are_those_that_there_are(paper):
     """A reason that is listed for no preset would excuse the preset that differs tomorrow."""
     names = {name for one in PAPERS if one.file == paper for name in presets_of(one)}
-    found = {id(one.setting) for name in names for one in paper_settings.differences(paper, [name])}
+    actual = {id(one.setting) for name in names for one in paper_settings.differences(paper, [name])}
     listed = [setting for group in paper_settings._groups(paper) for setting in group.settings if setting.why]
-    assert [setting for setting in listed if id(setting) not in found] == []
+    assert [setting for setting in listed if id(setting) not in actual] == []
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_listed_differences_are_those_that_there_are(paper):
 def test_levels_loss_and_size_of_nets_are_compared(monkeypatch, preset, change, key):
     other = PRESETS[preset]().with_settings(change)
     monkeypatch.setattr(paper_settings, "PRESETS", {preset: lambda: other})
-    found = paper_settings.differences("heterofl", [preset])
-    assert key in {one.setting.key for one in found if not one.why}
+    actual = paper_settings.differences("heterofl", [preset])
+    assert key in {one.setting.key for one in actual if not one.why}
 
 
 def test_a_difference_that_is_not_listed_is_noticed(monkeypatch):
@@ -226,11 +226,11 @@ def test_results_name_the_file_of_weights_without_its_folder(finished, tmp_path)
         shutil.copy(runs[0].folder / name, tmp_path)
     config = tmp_path / "config.toml"
     config.write_text(config.read_text().replace('weights = ""', 'weights = "/some/where/net.pth"'))
-    found = finished_runs.read_run(tmp_path, done.preset, "1")
-    assert found.settings["model"]["weights"] == "net.pth"
-    finished_runs.check_settings(found, runs[0].experiment.with_settings(["model.weights=/else/where/net.pth"]), "x")
+    actual = finished_runs.read_run(tmp_path, done.preset, "1")
+    assert actual.settings["model"]["weights"] == "net.pth"
+    finished_runs.check_settings(actual, runs[0].experiment.with_settings(["model.weights=/else/where/net.pth"]), "x")
     with pytest.raises(RunError, match=r"with other settings \(model.weights\)"):
-        finished_runs.check_settings(found, runs[0].experiment, "x")
+        finished_runs.check_settings(actual, runs[0].experiment, "x")
 
 
 def test_shares_without_their_reference_say_so():

@@ -88,7 +88,7 @@ def test_chaos(federation, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["clients"] for line in lines] == [5, 9], said
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    found = {(event["round"], event["kind"], event["message"].split(" is ")[0]) for event in events}
+    incidents = {(event["round"], event["kind"], event["message"].split(" is ")[0]) for event in events}
     assert {
         (1, "client failed", "client 0"),
         (1, "client late", "client 1"),
@@ -96,7 +96,7 @@ def test_chaos(federation, tmp_path):
         (1, "update refused", "client 3"),
         (1, "update refused", "client 4"),
         (2, "update refused", "client 5"),
-    } <= found, found
+    } <= incidents, incidents
     assert "client 7: 30 samples" in (tmp_path / "run" / "events.jsonl").read_text()  # its own
     model = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in model.values())

@@ -103,6 +103,18 @@ class Plain(nn.Module):
         return self.last(self.layers(images).mean((2, 3)))
 
 
+class Large(nn.Module):
+    """Strided points of large images, with which kernels for AVX-512 are at fault."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, width, 5, padding=2), nn.ReLU(), nn.Conv2d(width, width, 1, stride=2))
+        self.last = nn.Linear(width, 10)
+
+    def forward(self, images):
+        return self.last(self.layers(images).mean((2, 3)))
+
+
 class Doubled(nn.Conv2d):
     """Somebody's own layer."""
 
@@ -125,7 +137,12 @@ class Sequence(nn.Module):
         return self.last(self.layers(samples).mean(2))
 
 
-OWN = {"own steps": (Steps, (3, 16, 16)), "own layers": (Plain, (1, 16, 16)), "own sequence": (Sequence, (1, 32))}
+OWN = {
+    "own steps": (Steps, (3, 16, 16)),
+    "own layers": (Plain, (1, 16, 16)),
+    "own large images": (Large, (1, 56, 56)),
+    "own sequence": (Sequence, (1, 32)),
+}
 
 
 def data_of(shape):

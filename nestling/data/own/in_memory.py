@@ -39,14 +39,14 @@ def samples_of(source: Any, what: str, label: str = "") -> OwnSamples:
         if key and key not in source:
             raise DataError(f"{what}: there is no {key!r}{nearest(key, tensors)}")
         targets = as_targets(source[key], what) if key else None
-        return made({name: value for name, value in tensors.items() if name != key}, targets, what, key)
+        return from_tensors({name: value for name, value in tensors.items() if name != key}, targets, what, key)
     if isinstance(source, tuple):
         first, *others = (_inputs(part, what) for part in source[:-1])
-        return made((first, *others) if others else first, as_targets(source[-1], what), what)
-    return made(as_inputs(source, what), None, what)
+        return from_tensors((first, *others) if others else first, as_targets(source[-1], what), what)
+    return from_tensors(as_inputs(source, what), None, what)
 
 
-def made(inputs: Inputs, targets: Tensor | None, what: str, label: str = "") -> OwnSamples:
+def from_tensors(inputs: Inputs, targets: Tensor | None, what: str, label: str = "") -> OwnSamples:
     """Return samples, with empty targets if there are none."""
     if isinstance(inputs, dict) and not inputs:
         raise DataError(f"{what}: there are targets, but no inputs")

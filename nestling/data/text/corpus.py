@@ -231,7 +231,7 @@ class TextShares(Partition):
     sequences: Sequence[Tensor] = field(default=())
 
 
-def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0, seed: int = 0) -> TextShares:
+def share(text: Text, clients: int, scheme: str, *, minimum: int = 1, most: int = 0, seed: int = 0) -> TextShares:
     """Partition a text among clients; the same seed gives the same partition.
 
     Parameters
@@ -240,7 +240,7 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
         The text to partition.
     clients
         The number of clients.
-    how
+    scheme
         ``"iid"``: the stream is cut into one row per client (HeteroFL); ``"user"``: a client is a user, drawn at random
         if there are more users than clients.
     minimum
@@ -262,12 +262,12 @@ def share(text: Text, clients: int, how: str, *, minimum: int = 1, most: int = 0
     whole("minimum", minimum, 0, error=DataError)
     whole("most", most, 0, error=DataError)
     sizes: NDArray[Any] | None
-    if how == "iid":
+    if scheme == "iid":
         read, sizes = _stream_shares(text, clients)
-    elif how == "user":
+    elif scheme == "user":
         read, sizes = _user_shares(text, clients, minimum, seed)
     else:
-        raise DataError(f"the partition of a text is 'iid' or 'user', not {how!r}")
+        raise DataError(f"the partition of a text is 'iid' or 'user', not {scheme!r}")
     if sizes is not None and (sizes.min() < minimum or sizes.max() < 1):
         raise DataError(
             f"a client of {text.name} gets {sizes.min()} sequences of {text.length} words, fewer than the minimum of "

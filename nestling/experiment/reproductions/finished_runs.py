@@ -87,7 +87,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
         settings = msgspec.to_builtins(from_file(folder / CONFIG))
         settings["data"]["dir"] = ""  # a folder of this machine
         settings["model"]["weights"] = Path(settings["model"]["weights"]).name
-        found = FinishedRun(
+        done = FinishedRun(
             preset,
             summary["seed"],
             version,
@@ -101,7 +101,7 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
             curve,
             _submodels(summary),
         )
-        return msgspec.json.decode(msgspec.json.encode(found), type=FinishedRun)  # the same as from results.json
+        return msgspec.json.decode(msgspec.json.encode(done), type=FinishedRun)  # the same as from results.json
     except (ValueError, KeyError, TypeError, OSError) as problem:
         raise RunError(f"{str(folder)!r} cannot be read as a finished run ({first_line(problem)}): remove it") from None
 

@@ -110,15 +110,15 @@ def differences(paper: str, presets: Iterable[str]) -> list[Difference]:
     >>> [one.setting.key for one in differences("heterofl", ["heterofl-mnist-iid-a-e"])]
     []
     """
-    found: dict[tuple[str, str, str], Difference] = {}
+    distinct: dict[tuple[str, str, str], Difference] = {}
     for preset in presets:
         for key, setting in settings_of(paper, preset).items():
             actual = value_of(PRESETS[preset](), key)
             if setting.open or actual == setting.value or (setting.named and f"-{actual}-" in f"{preset}-"):
                 continue
             why = setting.why if actual == setting.ours else ""
-            found.setdefault((key, repr(actual), repr(setting.value)), Difference(preset, setting, actual, why))
-    return list(found.values())
+            distinct.setdefault((key, repr(actual), repr(setting.value)), Difference(preset, setting, actual, why))
+    return list(distinct.values())
 
 
 def value_of(experiment: Experiment, key: str) -> Any:

@@ -88,10 +88,10 @@ def finished_runs(runs: Iterable[TableRun], folder: Path | None, others: Sequenc
     source = " or ".join(map(str, [*([folder] if folder else []), *others]))
     for run in runs:
         key = (run.preset, run.seed)
-        found = finished.get(key) or (read_run(run.folder, run.preset, version) if folder else None)
-        if found is not None:
-            check_settings(found, run.experiment, source)
-            finished[key] = found
+        earlier = finished.get(key) or (read_run(run.folder, run.preset, version) if folder else None)
+        if earlier is not None:
+            check_settings(earlier, run.experiment, source)
+            finished[key] = earlier
     return finished
 
 
@@ -118,9 +118,9 @@ def run_missing(
 
     def look() -> None:
         new = [
-            found
+            earlier
             for run in todo.values()
-            if (run.preset, run.seed) not in finished and (found := read_run(run.folder, run.preset, version))
+            if (run.preset, run.seed) not in finished and (earlier := read_run(run.folder, run.preset, version))
         ]
         finished.update({run.key: run for run in new})
         if new:

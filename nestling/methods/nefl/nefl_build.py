@@ -146,7 +146,7 @@ def build(sizes: Sizes, gamma: float, variant: str) -> tuple[Kept, Depth]:
     if variant != "WD":
         return sizes.axes, depths[0]
     target = gamma * sizes.whole
-    found: list[tuple[float, Kept, Depth]] = []
+    candidates: list[tuple[float, Kept, Depth]] = []
     climbs = {depth: _climb(sizes, depth, target) for depth in depths}
     while climbs:  # all depths climb the plain ladder before an axis is held
         for depth, climb in list(climbs.items()):
@@ -154,10 +154,10 @@ def build(sizes: Sizes, gamma: float, variant: str) -> tuple[Kept, Depth]:
             if kept is None:
                 del climbs[depth]
                 continue
-            found.append((abs(sizes.count(kept, depth) - target), kept, depth))
-            if found[-1][0] <= NEAR * target:
+            candidates.append((abs(sizes.count(kept, depth) - target), kept, depth))
+            if candidates[-1][0] <= NEAR * target:
                 return kept, depth
-    return min(found, key=lambda one: one[0])[1:]
+    return min(candidates, key=lambda one: one[0])[1:]
 
 
 def _climb(sizes: Sizes, depth: Depth, target: float) -> Iterator[Kept]:
