@@ -96,7 +96,6 @@ def reproduce_command(
         from nestling import __version__  # noqa: PLC0415
         from nestling.experiment.lock import locked  # noqa: PLC0415
         from nestling.experiment.reproductions import find, table_runs  # noqa: PLC0415
-        from nestling.experiment.reproductions.definitions import COSTS  # noqa: PLC0415
         from nestling.experiment.reproductions.finished_runs import write_results  # noqa: PLC0415
         from nestling.report.reproduction_files import make_table, write_files  # noqa: PLC0415
 
@@ -105,7 +104,7 @@ def reproduce_command(
             reproduction = reproduction.without_weights()
         chosen = table_runs.rows_at(reproduction, scale, rows or [])
         others = results or []
-        finished_only = finished_only or all(column.measure in COSTS for column in reproduction.columns)
+        finished_only = finished_only or reproduction.needs_no_run
         if folder is None and not (finished_only and others):
             folder = Path("runs") / name
         if seeds is None:
