@@ -363,6 +363,18 @@ def test_runs_of_elsewhere_are_not_repeated(finished, tmp_path):
     assert [one.version for one in known.values()] == ["1"]
 
 
+@pytest.mark.slow
+def test_every_run_is_announced_when_it_finishes(finished, tmp_path):
+    _, runs = finished
+    calls = []
+    moved = [table_runs.TableRun(r.preset, r.seed, r.experiment, tmp_path / "run", r.cost) for r in runs]
+    known = {}
+    assert (
+        table_runs.run_missing(moved, known, tmp_path, version="1", on_finished=lambda: calls.append(len(known))) == {}
+    )
+    assert calls == [1]
+
+
 def test_runs_with_other_settings_are_refused(finished, tmp_path):
     folder, _ = finished
     rows = definitions.find("digits-demo").rows[2:]
