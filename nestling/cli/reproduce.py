@@ -109,9 +109,8 @@ def reproduce_command(
         if not any(setting.startswith("model.weights=") for setting in settings or []):
             reproduction = reproduction.without_weights()
         chosen = table_runs.rows_at(reproduction, scale, rows or [])
-        others = [
-            path for path in results or [] if path != save_results or path.exists()
-        ]  # the first time it is not there
+        # the file that the list is saved to is not there the first time
+        others = [path for path in results or [] if path != save_results or path.exists()]
         finished_only = finished_only or reproduction.needs_no_run
         if folder is None and not (finished_only and others):
             folder = Path("runs") / name
