@@ -30,15 +30,14 @@ def tables(monkeypatch):
 
 
 def test_there_are_results():
-    assert FILES
+    assert sum(len(read_results(path)) for path in FILES) >= 10
 
 
 @pytest.mark.parametrize("path", by_name(FILES))
 def test_committed_runs_are_runs_of_the_table_with_todays_settings(path, tmp_path):
     table = find(path.stem)
     presets = {name for row in table.rows for scale in SCALES for name in presets_of(row, scale).values()}
-    runs = read_results(path)
-    assert runs
+    runs = read_results(path)  # none in the file of a table that waits for its first run
     for (preset, seed), run in runs.items():
         assert preset in presets
         check_settings(run, PRESETS[preset]().with_settings([*table.settings, f"seed={seed}"]), path.name)
@@ -46,7 +45,7 @@ def test_committed_runs_are_runs_of_the_table_with_todays_settings(path, tmp_pat
         assert run.curve["round"][-1] == run.final["round"] == run.settings["rounds"]
     write_results(tmp_path / "again.json", runs.values())
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    assert path.stat().st_size / len(runs) < 5000
+    assert path.stat().st_size < 5000 * len(runs) + 100
 
 
 def test_tables_are_what_their_commands_print(tables):
@@ -57,9 +56,9 @@ def test_tables_are_what_their_commands_print(tables):
 
 
 def test_a_table_with_another_number_is_noticed(tables):
-    text = tables.DOCUMENT.read_text(encoding="utf-8")
-    start = text.index("<!-- nestling reproduce digits-demo")
-    digit = re.search(r"\d\d\.\d\d", text[start:]).start() + start
+    whole = tables.DOCUMENT.read_text(encoding="utf-8")
+    text = re.search(r"<!-- nestling reproduce digits-demo.*?<!-- end -->", whole, re.DOTALL)[0]
+    digit = re.search(r"\d\d\.\d\d", text).start()
     changed = f"{text[:digit]}{9 - int(text[digit])}{text[digit + 1 :]}"
     assert tables.filled(changed) == text
 

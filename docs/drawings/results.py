@@ -115,7 +115,7 @@ def results() -> str:
 
 def _rows(text: str, title: str) -> list[tuple[str, float, float, float]]:
     """Return the rows of a table that are merged and sent: name, accuracy, its deviation, MiB."""
-    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    section = text.partition(f"### {title}\n")[2].partition("\n### ")[0]
     rows = []
     for line in section.splitlines():
         cells = [cell.strip(" *") for cell in line.strip("|").split("|")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -79,7 +80,12 @@ def reproduce_command(
     ] = None,
     save_results: Annotated[
         Path | None,
-        typer.Option("--save-results", metavar="FILE", help="Also write the list of finished runs to this file."),
+        typer.Option(
+            "--save-results",
+            metavar="FILE",
+            help="Also write the list of the table's finished runs to this file, whenever one finishes; with --results "
+            "FILE for the same file, it need not exist yet.",
+        ),
     ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -96,7 +102,6 @@ def reproduce_command(
         from nestling import __version__  # noqa: PLC0415
         from nestling.experiment.lock import locked  # noqa: PLC0415
         from nestling.experiment.reproductions import find, table_runs  # noqa: PLC0415
-        from nestling.experiment.reproductions.definitions import COSTS  # noqa: PLC0415
         from nestling.experiment.reproductions.finished_runs import write_results  # noqa: PLC0415
         from nestling.report.reproduction_files import make_table, write_files  # noqa: PLC0415
 
@@ -104,8 +109,9 @@ def reproduce_command(
         if not any(setting.startswith("model.weights=") for setting in settings or []):
             reproduction = reproduction.without_weights()
         chosen = table_runs.rows_at(reproduction, scale, rows or [])
-        others = results or []
-        finished_only = finished_only or all(column.measure in COSTS for column in reproduction.columns)
+        # the file that the list is saved to is not there the first time
+        others = [path for path in results or [] if path != save_results or path.exists()]
+        finished_only = finished_only or reproduction.needs_no_run
         if folder is None and not (finished_only and others):
             folder = Path("runs") / name
         if seeds is None:
@@ -117,13 +123,16 @@ def reproduce_command(
         _print_cost(runs, finished, as_json)
         return
 
+    def save_list() -> None:
+        if save_results is not None:
+            write_results(save_results, table_runs.of_table(find(name), finished))
+
     def save(to: Path | None) -> Table:
         notes = [f"settings changed: {' '.join(settings)}"] if settings else []
         table = make_table(reproduction, chosen, scale, seeds=seeds, finished=finished, runs=runs, notes=notes)
         if to is not None:
             write_files(to, table, seeds=seeds, finished=finished, runs=runs)
-        if save_results is not None:
-            write_results(save_results, finished.values())
+        save_list()
         return table
 
     failed: dict[Path, NestlingError] = {}
@@ -132,7 +141,7 @@ def reproduce_command(
     else:
         with locked(folder):
             try:
-                failed = _run(runs, finished, folder, jobs=jobs, version=__version__, quiet=quiet)
+                failed = _run(runs, finished, folder, save_list, jobs=jobs, version=__version__, quiet=quiet)
             finally:
                 table = save(folder)
     _print_table(table, None if finished_only else folder, form, as_json)
@@ -140,7 +149,14 @@ def reproduce_command(
 
 
 def _run(
-    runs: list[TableRun], finished: Finished, folder: Path, *, jobs: int, version: str, quiet: bool
+    runs: list[TableRun],
+    finished: Finished,
+    folder: Path,
+    on_finished: Callable[[], object],
+    *,
+    jobs: int,
+    version: str,
+    quiet: bool,
 ) -> dict[Path, NestlingError]:
     """Run what is missing, show the progress, and return the errors of runs that failed."""
     from nestling.cli.runs_progress import RunsProgress  # noqa: PLC0415
@@ -148,7 +164,15 @@ def _run(
 
     with RunsProgress(folder, [run.folder for run in runs], quiet=quiet) as progress:
         try:
-            return run_missing(runs, finished, folder, version=version, processes=jobs, on_progress=progress.update)
+            return run_missing(
+                runs,
+                finished,
+                folder,
+                version=version,
+                processes=jobs,
+                on_finished=on_finished,
+                on_progress=progress.update,
+            )
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal may be closed
                 progress.stop()

@@ -18,7 +18,7 @@ from nestling.experiment.reproductions.definitions import (
     objection,
     presets_of,
 )
-from nestling.experiment.reproductions.expected_cost import level_costs
+from nestling.experiment.reproductions.expected_cost import level_costs, whole_model
 from nestling.experiment.reproductions.finished_runs import Finished, FinishedRun
 from nestling.report.runs_by_seed import Statistic, statistic
 from nestling.settings import Experiment
@@ -120,7 +120,7 @@ def build(
             )
             for place, column in enumerate(reproduction.columns)
         ]
-        counts = tuple(len(several) for several in runs.values())
+        counts = () if reproduction.needs_no_run else tuple(len(several) for several in runs.values())
         built.append(TableRow(row, tuple(cells), counts, objection(row, scale)))
     shares = [column.name for column in reproduction.columns if column.measure in SHARES]
     if reference and shares and not any(preset in presets_of(reference, scale).values() for preset, _ in finished):
@@ -181,7 +181,7 @@ def format_value(column: Column, value: float) -> str:
     if column.unit == "count":
         for size, letter in _THOUSANDS:
             if value >= size:
-                return f"{value / size:.{column.digits if letter == 'K' else 1}f} {letter}"
+                return f"{value / size:.{column.digits if letter == 'K' else max(column.digits, 1)}f} {letter}"
         return f"{value:.0f}"
     return f"{value:.{column.digits}f}"
 
@@ -257,8 +257,14 @@ def _until(curve: Mapping[str, Sequence[float | None]], key: str, number: float)
 
 
 def _cost(column: Column, experiment: Experiment) -> float:
-    """Return a cost of a mix: the mean over its levels (HeteroFL, Section 4)."""
+    """Return a cost of a mix: the mean over its levels (HeteroFL, Section 4); or what `COSTS` says."""
+    if column.measure == "whole_parameters":
+        return whole_model(experiment)[0]
     levels = level_costs(experiment)
+    if column.measure == "submodel_parameters":
+        return sum(level.parameters for level in levels) / len(levels)
+    if column.measure == "submodel_flops":
+        return column.macs * sum(level.macs for level in levels) / len(levels)
     parameters = sum(level.share * level.parameters for level in levels)
     if column.measure == "ratio":
         return parameters / max(level.parameters for level in levels)
@@ -279,7 +285,7 @@ def _cell(column: Column, paper: str, filled: _Filled, *, final: bool) -> Cell:
 def _notes(reproduction: Reproduction, scale: Scale, rows: Sequence[TableRow], finished: Finished) -> list[str]:
     paper = any(row.row.paper for row in rows)
     when = "after the last round" if reproduction.shown == "final" else "at the best round on the test set"
-    notes = [f"{when}, ± standard deviation over seeds"]
+    notes = ["known without a run" if reproduction.needs_no_run else f"{when}, ± standard deviation over seeds"]
     if paper:
         notes = [f"ours (the paper's); ours {notes[0]}"]
     if scale in _SMALLER and paper:

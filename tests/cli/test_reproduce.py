@@ -118,6 +118,22 @@ def test_finished_runs_alone_are_shown_and_saved(demo, tmp_path, capsys, monkeyp
     assert f"{saved} holds heterofl-digits (seed 1) with other settings (local.lr)" in err
 
 
+def test_the_saved_list_grows_from_call_to_call_and_holds_runs_of_the_table_alone(demo, tmp_path, capsys):
+    saved, foreign = tmp_path / "saved.json", tmp_path / "foreign.json"
+    lists = ["--results", str(saved), "--save-results", str(saved)]
+    for given in (["--results", str(demo / "results.json"), *lists], lists):  # at first there is no such file
+        assert again(capsys, tmp_path / "new", *given, "--finished-only")[0] == 0
+        assert len(json.loads(saved.read_text())["runs"]) == 6
+    foreign.write_text(saved.read_text().replace("fedavg-small-digits", "fedprox-digits"))
+    assert again(capsys, tmp_path / "new", "--results", str(foreign), *lists[2:], "--finished-only")[0] == 0
+    assert {run["preset"] for run in json.loads(saved.read_text())["runs"]} == {
+        "fedavg-large-digits",
+        "heterofl-digits",
+    }
+    code, _, err = again(capsys, tmp_path / "new", "--results", str(tmp_path / "none.json"), "--finished-only")
+    assert (code, "none.json' cannot be read: No such file" in err) == (2, True)
+
+
 @pytest.mark.slow
 def test_settings_of_a_table_are_those_of_its_runs(tmp_path, capsys):
     changes = ["data.name=digits", "data.max_samples=200", "rounds=1", "evaluate.norm_clients=1"]

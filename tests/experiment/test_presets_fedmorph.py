@@ -7,6 +7,7 @@ import torch
 from nestling.data import from_arrays
 from nestling.experiment.presets import PRESETS, find
 from nestling.experiment.simulation import Overrides, simulate
+from nestling.methods import make
 from tests.experiment.test_presets import price
 
 ROWS = [
@@ -84,6 +85,14 @@ def test_proximal_rows_are_of_mixed_clients():
     chosen = find("fedmorphprox-mnist-resnet8-dirichlet")
     assert (chosen.data.partition, chosen.data.alpha, chosen.local.lr) == ("dirichlet", 0.4, 0.01)
     assert find("fedmorphprox-cifar10-resnet18-dirichlet").local.lr == 0.05
+
+
+@pytest.mark.parametrize("name", ["mnist-resnet8", "emnist-byclass-resnet8"])
+def test_a_lower_local_rate_leaves_the_rate_of_the_distillation(name):
+    for method in ("fedmorph", "fedmorphprox"):
+        mixed, even = find(f"{method}-{name}-dirichlet"), find(f"fedmorph-{name}-iid")
+        assert mixed.local.lr * mixed.options["distil_lr"] == pytest.approx(0.01)
+        assert even.local.lr * make("fedmorph", even.options).plan.distillation.lr == pytest.approx(0.01)  # Table 3
 
 
 @pytest.mark.parametrize(("model", "count"), [("resnet18", 11_173_962), ("vgg16", 14_728_266)])

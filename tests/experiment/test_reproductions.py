@@ -8,9 +8,17 @@ import pytest
 
 from nestling.errors import ConfigError, RunError
 from nestling.experiment.presets import PRESETS, about, find
-from nestling.experiment.reproductions import definitions, expected_cost, finished_runs, paper_settings, table_runs
+from nestling.experiment.reproductions import (
+    definitions,
+    expected_cost,
+    finished_runs,
+    overview,
+    paper_settings,
+    table_runs,
+)
+from nestling.experiment.reproductions.overview import cells
 from nestling.experiment.runner import run
-from nestling.report.reproduction_table import _share, build
+from nestling.report.reproduction_table import _share, build, paper_value
 from tests.quick import mostly_slow
 
 ALL = definitions.reproductions()
@@ -23,6 +31,46 @@ def by_name(tables):
 
 def presets_of(reproduction):
     return list(dict.fromkeys(name for row in reproduction.rows for name in row.runs.values() if name in PRESETS))
+
+
+# Tables and figures of the papers, counted by hand.
+COUNTS = {"heterofl": (9, 11), "fedrolex": (4, 5), "nefl": (15, 3), "nefl-v2": (3, 3), "fedmorph": (9, 12)}
+
+
+def test_every_table_and_figure_of_the_papers_is_named():
+    expected = {
+        f"{paper}-{kind}{number}"
+        for paper, counts in COUNTS.items()
+        for kind, count in zip(("table", "figure"), counts, strict=True)
+        for number in range(1, count + 1)
+    }
+    assert {one.name for one in (*PAPERS, *definitions.no_experiments())} == expected
+
+
+def test_what_no_run_can_repeat_is_refused_with_the_reason():
+    for one in definitions.no_experiments():
+        with pytest.raises(ConfigError, match=f"^{one.name} cannot be run: .{{20}}"):
+            definitions.find(one.name)
+    shown = cells(overview._other(definitions.no_experiments()[2]))
+    assert shown["where"] == "FedRolex, Table 1: properties of methods, in words"
+    assert cells(overview._entry(definitions.find("nefl-table8")))["paper"] == "12 rows, no run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["ResNet18", "ResNet34", "ResNet56", "ResNet110"])
+def test_sizes_of_nefls_sub_models_are_those_of_its_table_8(model):
+    """Printed figures are cut to two digits. Left out are FLOPs that contradict the table's own parameters."""
+    reproduction = definitions.find("nefl-table8")
+    rows = reproduction.select([f"{model}/*"])
+    experiments = {run.preset: run.experiment for run in table_runs.table_runs(rows, "paper")}
+    table = build(reproduction, rows, "paper", seeds=1, finished={}, experiments=experiments)
+    assert table.notes[0] == "ours (the paper's); ours known without a run"
+    for row in table.rows:
+        assert row.seeds_text == "–"
+        for column, cell in zip(reproduction.columns, row.cells, strict=True):
+            if column.name == "FLOPs" and (model == "ResNet56" or row.row.name == "ResNet110/Depth"):
+                continue
+            assert cell.ours.mean == pytest.approx(paper_value(cell.paper), rel=0.025), (row.row.name, column.name)
 
 
 def test_names_are_unique_and_begin_with_their_paper():
@@ -313,6 +361,18 @@ def test_runs_of_elsewhere_are_not_repeated(finished, tmp_path):
     assert not (tmp_path / "new").exists()
     assert finished_runs.read_results(tmp_path / "results.json") == known  # and kept, without --results next time
     assert [one.version for one in known.values()] == ["1"]
+
+
+@pytest.mark.slow
+def test_every_run_is_announced_when_it_finishes(finished, tmp_path):
+    _, runs = finished
+    calls = []
+    moved = [table_runs.TableRun(r.preset, r.seed, r.experiment, tmp_path / "run", r.cost) for r in runs]
+    known = {}
+    assert (
+        table_runs.run_missing(moved, known, tmp_path, version="1", on_finished=lambda: calls.append(len(known))) == {}
+    )
+    assert calls == [1]
 
 
 def test_runs_with_other_settings_are_refused(finished, tmp_path):

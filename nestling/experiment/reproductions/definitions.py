@@ -19,8 +19,9 @@ SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
 
 PAPERS = ("digits", "grand", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
 
-# Known before training, as means over the levels of a mix (HeteroFL, Section 4).
-COSTS = ("ratio", "parameters", "flops", "space")
+# Known before training: means over the levels of a mix (HeteroFL, Section 4); plain means over the levels, however many
+# clients train each (NeFL, Table 8); and the parameters of the whole model (NeFL, Table 3).
+COSTS = ("ratio", "parameters", "flops", "space", "submodel_parameters", "submodel_flops", "whole_parameters")
 # What clients received and computed until the best round, over what those of the reference row did (FedMorph).
 SHARES = ("parameters_share", "flops_share")
 # What runs measure; the last two follow from their records: how far clients' own samples are ahead of the test set, and
@@ -45,7 +46,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit
         ``percent`` (0.5 is printed as 50), ``share`` (as 0.5), ``count`` (as 1.6 M), ``MB`` or ``number``.
     digits
-        Digits after the point; of a count, those of thousands.
+        Digits after the point; of a count, those of thousands, and of millions if there are any.
     macs
         FLOPs that the paper counts for a multiply-accumulate: 1 or 2.
     most_bytes
@@ -97,6 +98,23 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def name(self) -> str:
         """The label in one piece, as ``--rows`` takes it."""
         return "/".join(self.label)
+
+
+class NoExperiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table or figure of a paper that no run can repeat.
+
+    Attributes
+    ----------
+    name, where
+        What it would be called, and its place in the paper.
+    why
+        What it shows instead of results, and where that is here.
+    """
+
+    name: str
+    where: str
+    why: str
+    paper: str = ""
 
 
 class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,6 +174,11 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"the row {row.name!r} of {self.name} does not fit its headings or columns")
             if not row.runs and not row.missing:
                 raise ConfigError(f"the row {row.name!r} of {self.name} has neither runs nor a reason why")
+
+    @property
+    def needs_no_run(self) -> bool:
+        """Whether all its columns are known before training."""
+        return all(column.measure in COSTS for column in self.columns)
 
     @property
     def file(self) -> str:
@@ -267,6 +290,20 @@ def reproductions() -> tuple[Reproduction, ...]:
     return tuple(reproduction for paper in PAPERS for reproduction in _read(paper))
 
 
+@cache
+def no_experiments() -> tuple[NoExperiment, ...]:
+    """Return the tables and figures of the papers that no run can repeat, paper by paper.
+
+    >>> no_experiments()[0].name
+    'heterofl-figure1'
+    """
+    return tuple(
+        msgspec.convert({**one, "paper": data["paper"]}, NoExperiment)
+        for data in map(_toml, PAPERS)
+        for one in data.get("no_experiment", ())
+    )
+
+
 def find(name: str) -> Reproduction:
     """Return a reproduction by name.
 
@@ -274,6 +311,9 @@ def find(name: str) -> Reproduction:
     'Table 1'
     """
     by_name = {one.name: one for one in reproductions()}
+    other = next((one for one in no_experiments() if one.name == name), None)
+    if other is not None:
+        raise ConfigError(f"{other.name} cannot be run: {other.why}")
     if name not in by_name:
         raise ConfigError(
             f"there is no reproduction {name!r}{nearest(name, by_name)}; see 'nestling list reproductions'"
@@ -281,8 +321,12 @@ def find(name: str) -> Reproduction:
     return by_name[name]
 
 
+def _toml(paper: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files(__package__) / f"{paper}.toml").read_text(encoding="utf-8"))
+
+
 def _read(paper: str) -> Sequence[Reproduction]:
-    data = tomllib.loads((resources.files(__package__) / f"{paper}.toml").read_text(encoding="utf-8"))
+    data = _toml(paper)
     tables = [{**table, "paper": data["paper"]} for table in data["table"]]
     for table in tables:
         for row in table["rows"]:

@@ -7,9 +7,11 @@ from typing import Any
 from nestling.amounts import amount
 from nestling.experiment.presets import PRESETS
 from nestling.experiment.reproductions.definitions import (
+    NoExperiment,
     Reproduction,
     Row,
     Scale,
+    no_experiments,
     objection,
     presets_of,
     reproductions,
@@ -21,9 +23,10 @@ def overview() -> list[dict[str, Any]]:
     """Return a row for every reproduction, as JSON-compatible values.
 
     Client MACs and hours are those of one seed of all rows that exist at the scale; runs that rows share count once.
-    Hours are rough: they are those of one core, without tests of the model.
+    Hours are rough: they are those of one core, without tests of the model. Tables and figures that no run can repeat
+    come last, without rows; `needs` says why.
     """
-    return [_entry(reproduction) for reproduction in reproductions()]
+    return [*map(_entry, reproductions()), *map(_other, no_experiments())]
 
 
 def _entry(reproduction: Reproduction) -> dict[str, Any]:
@@ -45,6 +48,11 @@ def _entry(reproduction: Reproduction) -> dict[str, Any]:
     }
 
 
+def _other(one: NoExperiment) -> dict[str, Any]:
+    place = {"name": one.name, "paper": one.paper, "where": one.where, "title": ""}
+    return place | {"data": [], "needs": one.why, "scales": {}, "columns": [], "rows": []}
+
+
 def _any(row: Row, reproduction: Reproduction) -> list[str]:
     """Return the presets of a row at the largest scale where it has some."""
     return next(
@@ -54,6 +62,8 @@ def _any(row: Row, reproduction: Reproduction) -> list[str]:
 
 def _at(reproduction: Reproduction, scale: Scale) -> dict[str, Any]:
     names = {name: None for row in reproduction.rows for name in presets_of(row, scale).values()}
+    if reproduction.needs_no_run:
+        names.clear()
     costs = [run_cost(PRESETS[name]()) for name in names]
     return {
         "rows": sum(not objection(row, scale) for row in reproduction.rows),
@@ -70,6 +80,8 @@ def _run(row: Row, scale: Scale) -> dict[str, Any]:
 
 def _cell(at: dict[str, Any]) -> str:
     rows = f"{at['rows']} row{'s' if at['rows'] > 1 else ''}"
+    if not at["runs"]:
+        return f"{rows}, no run"
     hours = f"{max(at['hours'], 0.1):.1f}" if at["hours"] < 10 else f"{at['hours']:,.0f}"
     return f"{rows}, {amount(at['client_macs'])} MACs, {'<' if at['hours'] < 0.1 else ''}{hours} h"
 
@@ -81,11 +93,12 @@ def cells(entry: dict[str, Any]) -> dict[str, str]:
     >>> shown["name"], shown["data"], shown["laptop"].split(",")[0]
     ('digits-demo', 'digits', '3 rows')
     """
+    where = f"{entry['paper'].partition(' (')[0]}, {entry['where']}"
     shown = {
         "name": entry["name"],
-        "where": f"{entry['paper'].partition(' (')[0]}, {entry['where']}",
+        "where": where if entry["rows"] else f"{where}: {entry['needs']}",
         "data": ", ".join(entry["data"]) or "–",
-        "rows": str(len(entry["rows"])),
+        "rows": str(len(entry["rows"]) or "–"),
     }
     for scale in ("laptop", "evening", "paper"):
         at = entry["scales"].get(scale)

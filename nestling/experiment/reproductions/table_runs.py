@@ -9,11 +9,19 @@ from pathlib import Path
 from nestling.errors import ConfigError, NestlingError
 from nestling.experiment.directory import SUMMARY
 from nestling.experiment.presets import PRESETS
-from nestling.experiment.reproductions.definitions import Reproduction, Row, Scale, objection, presets_of
+from nestling.experiment.reproductions.definitions import (
+    SCALES,
+    Reproduction,
+    Row,
+    Scale,
+    objection,
+    presets_of,
+)
 from nestling.experiment.reproductions.expected_cost import RunCost, run_cost
 from nestling.experiment.reproductions.finished_runs import (
     RESULTS,
     Finished,
+    FinishedRun,
     check_settings,
     read_results,
     read_run,
@@ -95,6 +103,12 @@ def finished_runs(runs: Iterable[TableRun], folder: Path | None, others: Sequenc
     return finished
 
 
+def of_table(reproduction: Reproduction, finished: Finished) -> list[FinishedRun]:
+    """Return the finished runs that a table needs at any scale; files of other tables may have been read, too."""
+    names = {name for row in reproduction.rows for scale in SCALES for name in presets_of(row, scale).values()}
+    return [run for run in finished.values() if run.preset in names]
+
+
 def run_missing(
     runs: Sequence[TableRun],
     finished: Finished,
@@ -102,9 +116,10 @@ def run_missing(
     *,
     version: str,
     processes: int = 1,
+    on_finished: Callable[[], object] = lambda: None,
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> dict[Path, NestlingError]:
-    """Run what is not finished; add what is done to `finished` and to results.json at once.
+    """Run what is not finished; add what is done to `finished` and to results.json at once, and call `on_finished`.
 
     The share that `on_progress` gets is that of client MACs.
 
@@ -125,6 +140,7 @@ def run_missing(
         finished.update({run.key: run for run in new})
         if new:
             write_results(folder / RESULTS, finished.values())
+            on_finished()
 
     def show(sweep: SweepProgress) -> None:
         look()
