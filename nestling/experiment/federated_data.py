@@ -24,7 +24,7 @@ from nestling.seeds import numpy_stream
 from nestling.settings import Experiment
 from nestling.tasks import Classification, LanguageTask, OwnTask, Regression, Task
 
-_DATA_KEYS = ("clients", "test", "validation", "num_clients", "label", "users", "name")
+_DATA_KEYS = ("clients", "test", "validation", "public", "num_clients", "label", "users", "name")
 _TASK_KEYS = ("task", "loss", "metrics", "lower_is_better", "classes")
 Source = Dataset | Text | FederatedData | OwnArrays
 _FACTORY = "the arguments of nestling.federate that are data, as a dictionary: clients, test and, say, task"
@@ -86,20 +86,20 @@ def _from_factory(experiment: Experiment, task: Task | None) -> tuple[Source, Ta
     """Return the data that the function at ``module:factory`` makes, and its task if it is the user's own data."""
     name = experiment.data.name
     try:
-        made: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
+        given: Any = imported(name, ConfigError, f"it returns {_FACTORY}")()
     except NestlingError:
         raise
     except Exception as problem:  # whatever a user's own code raises
         raise ConfigError(
             f"the data {name!r} could not be made: {type(problem).__name__}: {first_line(problem)}"
         ) from problem
-    if not isinstance(made, dict) or "clients" not in made:
-        if isinstance(made, Dataset | Text) or all(hasattr(made, part) for part in ("test", "client", "size")):
-            return cast(Source, made), task
-        raise ConfigError(f"the data {name!r} is a {type(made).__name__}: its factory returns {_FACTORY}")
-    of_data = {key: made[key] for key in made if key in _DATA_KEYS}
-    of_task = {key: made[key] for key in made if key in _TASK_KEYS}
-    unknown = sorted(made.keys() - of_data.keys() - of_task.keys())
+    if not isinstance(given, dict) or "clients" not in given:
+        if isinstance(given, Dataset | Text) or all(hasattr(given, part) for part in ("test", "client", "size")):
+            return cast(Source, given), task
+        raise ConfigError(f"the data {name!r} is a {type(given).__name__}: its factory returns {_FACTORY}")
+    of_data = {key: given[key] for key in given if key in _DATA_KEYS}
+    of_task = {key: given[key] for key in given if key in _TASK_KEYS}
+    unknown = sorted(given.keys() - of_data.keys() - of_task.keys())
     if unknown:
         known = [*_DATA_KEYS, *_TASK_KEYS]
         raise ConfigError(f"the data {name!r} has no {unknown[0]!r}{nearest(unknown[0], known)}")
@@ -140,7 +140,7 @@ def _divided_own_clients(data: OwnClients, experiment: Experiment, shares: Parti
         if len(samples) < experiment.data.min_samples:
             raise _too_few(client, len(samples), experiment)
     data.report_one_class()
-    return DividedData(data, data, _task_of(data, experiment))
+    return DividedData(data, data, _task_of(data, experiment), public=data.public if len(data.public) else None)
 
 
 @_divided.register
@@ -160,14 +160,19 @@ def _divided_own_arrays(data: OwnArrays, experiment: Experiment, shares: Partiti
             raise _too_few(client, len(numbers), experiment)
     divided = data.divided(shares)
     divided.report_one_class()
-    return DividedData(data, divided, _task_of(data, experiment), shares)
+    public = data.public if len(data.public) else None
+    return DividedData(data, divided, _task_of(data, experiment), shares, public)
 
 
 def _refuse_unused(experiment: Experiment, name: str, more: tuple[str, ...]) -> None:
     """Raise if settings have no effect on own data."""
     unused = (*more, "augment", "resize", "max_samples", "validation", "public_share", "public_from_test", "task")
     for setting in _changed(experiment, unused):
-        raise ConfigError(f"data.{setting} has no effect on {name}, which is not one of our datasets: leave it out")
+        instead = {"validation": "validation", "public_share": "public", "public_from_test": "public"}.get(setting)
+        raise ConfigError(
+            f"data.{setting} has no effect on {name}, which is not one of our datasets: leave it out"
+            + (f", and give {instead}=… beside the clients" if instead else "")
+        )
     if experiment.evaluate.samples:
         raise ConfigError(f"evaluate.samples has no effect on {name}: hand in as many test samples as you want")
 

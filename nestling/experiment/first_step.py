@@ -15,6 +15,7 @@ from nestling.experiment.simulation import Simulation
 from nestling.model_inputs import count
 from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
+from nestling.tasks import OwnTask
 from nestling.tasks.task import Batch
 
 _SAMPLES = 4
@@ -40,6 +41,8 @@ def check_first_step(simulation: Simulation) -> None:
         model = build_plain(setup, plan, ratio)
         whole = not (plan.runs or plan.blocks)
         _check_loss(simulation, model, batch, f"the model cannot learn from client {holder}" if whole else _small(name))
+        if whole and isinstance(setup.task, OwnTask):
+            _check_metrics(setup.task, model, batch)
 
 
 def _check_loss(simulation: Simulation, model: nn.Module, batch: Batch, problem_is: str) -> None:
@@ -58,6 +61,17 @@ def _check_loss(simulation: Simulation, model: nn.Module, batch: Batch, problem_
         raise ConfigError("the loss does not depend on any parameter that is trained: is it detached, or all frozen?")
     if not bool(loss.isfinite()):
         raise ConfigError("the loss of the first samples is not a finite number: look at the loss and at the samples")
+
+
+def _check_metrics(task: OwnTask, model: nn.Module, batch: Batch) -> None:
+    """Raise unless metrics of the user's own are numbers, which the end of the first round would be late to learn."""
+    try:
+        with torch.no_grad(), SafeKernels(), drawing(torch_stream(0, "first step")):
+            task.answer_of(model.eval(), model, *batch)
+    except ConfigError:
+        raise
+    except Exception as problem:  # a metric may fail in any way
+        raise ConfigError(f"a metric cannot be computed: {type(problem).__name__}: {first_line(problem)}") from problem
 
 
 def _small(level: str) -> str:
