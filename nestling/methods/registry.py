@@ -29,7 +29,7 @@ from nestling.methods.lg_fedavg import lg_fedavg
 from nestling.methods.lora import lora
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
-from nestling.methods.part import Part
+from nestling.methods.part import Part, PlanPart
 from nestling.methods.parts.proximal import Proximal
 from nestling.methods.privacy.central_dp import with_central_dp
 from nestling.methods.robust.clip_norm import ClipNorm
@@ -161,8 +161,8 @@ def _own_part(text: str) -> Part:
         raise
     except Exception as problem:  # whatever a user's own code raises
         raise MethodError(f"the part {text!r} failed: {type(problem).__name__}: {first_line(problem)}") from problem
-    if not isinstance(part, Part):
-        raise MethodError(f"the part {text!r} is a {type(part).__name__}, not a Part")
+    if not isinstance(part, Part) or isinstance(part, PlanPart):
+        raise MethodError(f"the part {text!r} is a {type(part).__name__}, not a Part that goes with another plan")
     return part
 
 
