@@ -196,11 +196,11 @@ def _as_toml(target: str, rows: list[dict[str, Any]]) -> bytes:
     entries = []
     for row in rows:
         if row["budget"]:
-            found = {key: value for key, value in row.items() if key not in ("name", "budget") and value is not None}
+            fitted = {key: value for key, value in row.items() if key not in ("name", "budget") and value is not None}
             carried: dict[str, Any] = {"budget": row["budget"]}
             if row["seconds"] is not None and ("level" in row or row["by"] == "width"):
                 carried = {"level": row.get("level", row["width"])}  # other machines would measure other times
-            entries.append({"name": row["name"], **carried, "fit": found})
+            entries.append({"name": row["name"], **carried, "fit": fitted})
     remark = (
         f"# The largest sub-models of {target} for some budgets, found by 'nestling fit {shlex.quote(target)}'.\n"
         '# As fleet.levels of an experiment: give a device a share = 0.6 of the clients, or clients = "0-9".\n\n'

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +31,11 @@ def check_first_step(simulation: Simulation) -> None:
         return
     if simulation.settings.workers > 1 or simulation.settings.engine != "local":
         _check_sendable(setup.task)
+        functions: list[Callable[..., Any]] = [data.reader.read] if data.reader else []
+        if isinstance(setup.task, OwnTask):
+            functions += [setup.task.function, *dict(setup.task.metric_functions).values()]
+        for function in functions:
+            _check_importable(function)
     holder = next((number for number in range(len(data)) if data.size(number)), None)
     if holder is None:
         raise ConfigError(f"no client of {data.name} has any samples")
@@ -79,6 +87,16 @@ def _small(level: str) -> str:
         f"the sub-model of level {level} cannot be run, probably because a size is written into the model's forward "
         "(take sizes from tensors: x.shape)"
     )
+
+
+def _check_importable(function: Callable[..., Any]) -> None:
+    """Raise if a function is defined where worker processes cannot import it from."""
+    if getattr(function, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ConfigError(
+            f"the function {name!r} is defined in a notebook or at a prompt, where workers cannot find it: put it in a "
+            "module, or use workers=1"
+        )
 
 
 def _check_sendable(task: object) -> None:

@@ -1,6 +1,7 @@
 """Own data: every kind of source gives the same run, and what cannot be right is refused in one sentence."""
 
 import json
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -379,7 +380,22 @@ def test_functions_that_cannot_be_sent_are_refused(parts):
         nestling.federate(net(), own_source.read, test, **FEW)
 
 
-def test_a_client_with_one_class_is_told(parts, tmp_path):
+def test_functions_of_a_notebook_are_refused_for_workers(parts, monkeypatch):
+    clients, test = parts
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+
+    def at_a_prompt(model, batch):
+        return own_source.hits(model, batch)
+
+    at_a_prompt.__module__, at_a_prompt.__qualname__ = "__main__", "at_a_prompt"
+    monkeypatch.setattr(sys.modules["__main__"], "at_a_prompt", at_a_prompt, raising=False)
+    own = {"loss": own_source.smooth, "metrics": {"hits": at_a_prompt}}
+    with pytest.raises(NestlingError, match=r"'at_a_prompt' is defined in a notebook .* or use workers=1"):
+        nestling.federate(net(), clients, test, **own, **FEW, settings=["workers=2"])
+    assert nestling.federate(net(), clients, test, **own, **FEW | {"rounds": 1}).rounds
+
+
+def test_a_client_with_one_class_is_reported(parts, tmp_path):
     clients = spoilt(parts, lambda x, y: (x[y == 3], y[y == 3]))
     nestling.federate(net(), clients, parts[1], **FEW, out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
