@@ -270,7 +270,7 @@ def _levels(levels: Levels | None, budgets: Sequence[str] | Mapping[str, float] 
 def _method_settings(method: str, options: Mapping[str, Any] | None, task: Task | None) -> dict[str, Any]:
     """Return the settings of a method; a loss that is masked by classes is for classification only."""
     masks = isinstance(task, Classification) or task is None or not has_option(method, "masked")
-    return {"method": method, "options": {} if masks else {"masked": False} | dict(options or {})}
+    return {"method": method, "options": ({} if masks else {"masked": False}) | dict(options or {})}
 
 
 def _data_settings(scheme: str | None) -> list[str]:

@@ -359,6 +359,10 @@ def test_masks_stay_masks_and_a_masked_loss_is_left_out():
     given = [((images[k:200:5], ink[k:200:5]), number[k:200:5]) for k in range(5)]
     result = nestling.federate(Masked(), given[:4], given[4], **FEW | {"method": "fedrolex"}, options={"step": 2})
     assert result.experiment.options == {"masked": False, "step": 2}
+    classified = [(images[k:200:5], classes[k:200:5]) for k in range(5)]
+    few = FEW | {"method": "fedrolex", "rounds": 1}
+    result = nestling.federate(net(), classified[:4], classified[4], **few, options={"step": 2})
+    assert result.experiment.options == {"step": 2}
 
 
 def test_the_server_has_public_samples(parts, tmp_path):
