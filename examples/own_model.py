@@ -47,5 +47,5 @@ def main(rounds: int = 10) -> nestling.Result:
 
 if __name__ == "__main__":
     final = main().summary["final"]
-    for level, told in final["submodels"].items():
-        print(f"level {level}: {told['accuracy']:.1%}")
+    for level, metrics in final["submodels"].items():
+        print(f"level {level}: {metrics['accuracy']:.1%}")

@@ -24,7 +24,7 @@ from nestling.seeds import numpy_stream
 from nestling.settings import Experiment
 from nestling.tasks import Classification, LanguageTask, OwnTask, Regression, Task
 
-_DATA_KEYS = ("clients", "test", "validation", "num_clients", "label", "users", "name")
+_DATA_KEYS = ("clients", "test", "validation", "public", "num_clients", "label", "users", "name")
 _TASK_KEYS = ("task", "loss", "metrics", "lower_is_better", "classes")
 Source = Dataset | Text | FederatedData | OwnArrays
 _FACTORY = "the arguments of nestling.federate that are data, as a dictionary: clients, test and, say, task"
@@ -146,7 +146,7 @@ def _divided_own_clients(data: OwnClients, experiment: Experiment, shares: Parti
         if len(samples) < experiment.data.min_samples:
             raise _too_few(client, len(samples), experiment)
     data.report_one_class()
-    return DividedData(data, data, _task_of(data, experiment))
+    return DividedData(data, data, _task_of(data, experiment), public=data.public if len(data.public) else None)
 
 
 @_divided.register
@@ -166,14 +166,19 @@ def _divided_own_arrays(data: OwnArrays, experiment: Experiment, shares: Partiti
             raise _too_few(client, len(numbers), experiment)
     divided = data.divided(shares)
     divided.report_one_class()
-    return DividedData(data, divided, _task_of(data, experiment), shares)
+    public = data.public if len(data.public) else None
+    return DividedData(data, divided, _task_of(data, experiment), shares, public)
 
 
 def _refuse_unused(experiment: Experiment, name: str, more: tuple[str, ...]) -> None:
     """Raise if settings have no effect on own data."""
     unused = (*more, "augment", "resize", "max_samples", "validation", "public_share", "public_from_test", "task")
     for setting in _changed(experiment, unused):
-        raise ConfigError(f"data.{setting} has no effect on {name}, which is not one of our datasets: leave it out")
+        instead = {"validation": "validation", "public_share": "public", "public_from_test": "public"}.get(setting)
+        raise ConfigError(
+            f"data.{setting} has no effect on {name}, which is not one of our datasets: leave it out"
+            + (f", and give {instead}=… beside the clients" if instead else "")
+        )
     if experiment.evaluate.samples:
         raise ConfigError(f"evaluate.samples has no effect on {name}: hand in as many test samples as you want")
 

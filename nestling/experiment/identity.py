@@ -227,10 +227,12 @@ def _data_parts(data: Any) -> dict[str, str]:
     clients = [data.client(number) for number in range(0, len(data), 1 if every else -(-len(data) // 8))]
     samples = [client.batch(torch.arange(min(len(client), 100))) for client in clients]
     test = data.test.batch(torch.arange(min(len(data.test), 100)))
+    public = data.public.inputs if isinstance(data, OwnClients) and len(data.public) else None
     return {
         "shapes": f"{len(data)} clients, {data.classes} classes, inputs {_shapes(data.example(1))}",
         "samples": _digest([[len(client) for client in clients], samples]),
         "test samples": _digest([len(data.test), test]),
+        **({} if public is None else {"public samples": _digest(public)}),
     }
 
 
@@ -248,7 +250,7 @@ def _dataset_parts(data: Dataset) -> dict[str, str]:
 
 @_data_parts.register
 def _own_parts(data: OwnArrays) -> dict[str, str]:
-    parts = data.samples, data.test, data.validation
+    parts = data.samples, data.test, data.validation, *([data.public] if len(data.public) else [])
     return {
         "shapes": f"{data.classes} classes, inputs {_shapes(data.example(1))}",
         "samples": _digest([[part.inputs, part.outputs] for part in parts]),

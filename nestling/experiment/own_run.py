@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from nestling.budgets import parse_budget
 from nestling.data import Dataset, Partition, Text
 from nestling.data.own.own_clients import OwnArrays, OwnClients
+from nestling.data.own.own_samples import form_of
 from nestling.data.own.sources import own_data
 from nestling.draws import drawing
 from nestling.errors import ConfigError, first_line
@@ -31,17 +31,19 @@ from nestling.experiment.runner import Result, resume, run
 from nestling.experiment.simulation import Overrides, Simulation
 from nestling.experiment.task_choice import with_task
 from nestling.experiment.trackers import Tracker
+from nestling.fleet import parse_levels, parse_mix, write_mix
 from nestling.methods import Method
 from nestling.methods.registry import has_option
 from nestling.model_inputs import count, forward
 from nestling.safe_kernels import SafeKernels
 from nestling.seeds import torch_stream
 from nestling.server.state import ServerState
-from nestling.settings import Data, Experiment, FleetSettings, LocalTraining, from_file
+from nestling.settings import Experiment, FleetSettings, LocalTraining, from_file
 from nestling.tasks import Classification, Task
 from nestling.tasks.own_task import LossFunction, MetricFunction
 
 Indices = Sequence[Any]
+Levels = str | Sequence[str | float] | Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +78,16 @@ def federate(
     test: Any = None,
     *,
     method: str | Method = "heterofl",
-    levels: str | None = None,
+    levels: Levels | None = None,
     budgets: Sequence[str] | Mapping[str, float] | None = None,
     task: Task | str | None = None,
     loss: LossFunction | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
     lower_is_better: Iterable[str] = (),
     validation: Any = None,
-    partition: str | Partition | Sequence[Indices] = "iid",
-    num_clients: int = 10,
+    public: Any = None,
+    partition: str | Partition | Sequence[Indices] | None = None,
+    num_clients: int | None = None,
     label: str = "",
     users: Any = None,
     rounds: int = 20,
@@ -116,10 +119,13 @@ def federate(
         pixels, which the model gets as numbers from 0 to 1. `nestling.Dataset` and the like serve as they are.
     test, validation
         Samples to test on, and samples by which the best round is chosen (by default, the test), in any of these forms.
+    public
+        Inputs that the server has without labels, for methods that distil (FedMorph, FedDF, DS-FL, Fed-ET).
     method, options
         A method by name, with its options, or a `nestling.Method`.
     levels
-        The sizes of devices: ``a-b-c``, the default, are the whole width, a half and a quarter, in equal shares.
+        The sizes of devices: ``"a-b-c"``, the default, or ``["a", "b", "c"]`` are the whole width, a half and a quarter
+        in equal shares; ``{"a": 0.2, "c": 0.8}`` gives shares.
     budgets
         What devices can carry, instead of `levels`: ``["2 MB", "500 kB, 20 MMACs"]`` in equal shares, or a share for
         each: ``{"2 MB": 0.2, "500 kB": 0.8}``. Each gets the largest sub-model of the method that meets its budget.
@@ -131,8 +137,8 @@ def federate(
         that return its metrics, and the metrics of which lower values are better. The first metric chooses the best
         round. A batch is (inputs, targets), or a dictionary if the data is one.
     partition, num_clients, users
-        How samples are divided: ``"iid"``, ``"dirichlet"``, ``"classes"`` or ``"user"``, whose users are `users`; or a
-        list with the indices of every client's samples.
+        How samples are divided, by default among 10 clients: ``"iid"`` (the default), ``"dirichlet"``, ``"classes"`` or
+        ``"user"``, whose users are `users`; or a list with the indices of every client's samples.
     label
         The key, or column, of the targets; by default ``labels`` or ``label``.
     rounds, per_round, epochs, batch_size, lr, optimizer, seed
@@ -159,6 +165,8 @@ def federate(
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"the model must be an nn.Module, not a {type(model).__name__}")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ConfigError(f"the model is wrapped in {type(model).__name__}: give the module inside, model.module")
     with collect() as events:  # they belong to the run, which has not begun
         data, chosen = _given(
             model,
@@ -166,7 +174,8 @@ def federate(
             test,
             task,
             validation=validation,
-            num_clients=num_clients,
+            public=public,
+            num_clients=num_clients or 0,
             label=label,
             users=users,
             name=name,
@@ -174,12 +183,12 @@ def federate(
             metrics=metrics,
             lower_is_better=lower_is_better,
         )
-    shares, scheme = (None, partition) if isinstance(partition, str) else (_as_partition(partition, data), "iid")
+    scheme = partition if isinstance(partition, str) else None
+    shares = None if partition is None or scheme else _as_partition(partition, data)
     number = _number_of_clients(data, shares, num_clients)
     experiment = Experiment(
         rounds=rounds,
         seed=seed,
-        data=_data_settings(scheme, divided=isinstance(data, Dataset | OwnArrays) and shares is None),
         fleet=FleetSettings(clients=number, per_round=min(per_round, number), levels=_levels(levels, budgets)),
         local=LocalTraining(
             optimizer=optimizer,
@@ -189,7 +198,7 @@ def federate(
             batch_size=batch_size,
         ),
         **({} if isinstance(method, Method) else _method_settings(method, options, chosen)),
-    ).with_settings(list(settings))
+    ).with_settings([*_data_settings(scheme), *settings])
     given: dict[str, Any] = {
         "model": model,
         "dataset": data,
@@ -227,7 +236,8 @@ def _given(
 ) -> tuple[Source, Task | None]:
     """Return the data of a call, and its task; data of ours is returned as it is."""
     if is_source(clients):
-        if test is not None or loss is not None or any(of_data[key] is not None for key in ("validation", "users")):
+        unused = ("validation", "public", "users")
+        if test is not None or loss is not None or any(of_data[key] is not None for key in unused):
             raise ConfigError(f"{clients.name} has its own test samples and targets: leave out test=… and the like")
         return clients, None if task is None else _as_task(task)
     own = own_data(clients, test, **of_data)
@@ -243,10 +253,12 @@ def _run_or_resume(experiment: Experiment, given: Mapping[str, Any], out: str | 
     return resume(out, settings=changes, **options, **given)
 
 
-def _levels(levels: str | None, budgets: Sequence[str] | Mapping[str, float] | None) -> str:
+def _levels(levels: Levels | None, budgets: Sequence[str] | Mapping[str, float] | None) -> str:
     """Return the setting `fleet.levels` of sizes, or of what devices can carry."""
     if budgets is None:
-        return "a-b-c" if levels is None else levels
+        if isinstance(levels, Mapping):
+            return write_mix(parse_mix(levels))
+        return levels if isinstance(levels, str) else "-".join(level.name for level in parse_levels(levels or "a-b-c"))
     if levels is not None:
         raise ConfigError(f"give levels={levels!r} or budgets={budgets!r}, not both: each of them says the sizes")
     if isinstance(budgets, str) or not budgets:
@@ -257,17 +269,15 @@ def _levels(levels: str | None, budgets: Sequence[str] | Mapping[str, float] | N
 
 def _method_settings(method: str, options: Mapping[str, Any] | None, task: Task | None) -> dict[str, Any]:
     """Return the settings of a method; a loss that is masked by classes is for classification only."""
-    if options is None:
-        masks = isinstance(task, Classification) or task is None
-        options = {} if masks or not has_option(method, "masked") else {"masked": False}
-    return {"method": method, "options": dict(options)}
+    masks = isinstance(task, Classification) or task is None or not has_option(method, "masked")
+    return {"method": method, "options": ({} if masks else {"masked": False}) | dict(options or {})}
 
 
-def _data_settings(scheme: str, *, divided: bool) -> Data:
-    """Return the settings of a division, which data that is divided already has not."""
-    if not divided:
-        return Data()
-    return msgspec.convert({"partition": scheme, "classes_per_client": 2 * (scheme == "classes")}, Data)
+def _data_settings(scheme: str | None) -> list[str]:
+    """Return the settings of a division by name."""
+    if scheme is None:
+        return []
+    return [f"data.partition={scheme}", *(["data.classes_per_client=2"] if scheme == "classes" else [])]
 
 
 def _as_task(task: Task | str) -> Task:
@@ -289,10 +299,13 @@ def _as_partition(given: Partition | Sequence[Indices], data: Source) -> Partiti
     return Partition(train, none, [labels[one].unique() if known else one[:0] for one in train])
 
 
-def _number_of_clients(data: Source, shares: Partition | None, wanted: int) -> int:
-    if shares is not None:
-        return len(shares)
-    return wanted if isinstance(data, Dataset | OwnArrays | Text) else len(data)
+def _number_of_clients(data: Source, shares: Partition | None, wanted: int | None) -> int:
+    if shares is None and isinstance(data, Dataset | OwnArrays | Text):
+        return 10 if wanted is None else wanted
+    number = len(shares) if shares is not None else len(data)  # type: ignore[arg-type]  # FederatedData or own data
+    if wanted not in (None, number):
+        raise ConfigError(f"num_clients={wanted} does not fit {data.name}, which is divided among {number} clients")
+    return number
 
 
 def _output(model: nn.Module, data: OwnClients | OwnArrays) -> Any:
@@ -305,7 +318,8 @@ def _output(model: nn.Module, data: OwnClients | OwnArrays) -> Any:
             output = forward(model, inputs)
     except Exception as problem:  # a forward may fail in any way
         raise ConfigError(
-            f"the model cannot be run on {count(inputs)} test samples: {type(problem).__name__}: {first_line(problem)}"
+            f"the model cannot be run on {count(inputs)} test samples, {form_of(inputs)}: {type(problem).__name__}: "
+            f"{first_line(problem)}"
         ) from problem
     finally:
         for module, training in modes:

@@ -107,7 +107,11 @@ def _guess(data: Own) -> str:
     if targets.dim() == 3:
         return "segmentation"
     shape = tuple(targets.shape[1:])
-    raise ConfigError(f"the task of whole-number targets of shape {shape} is not known: give task=… or loss=…")
+    instead = ", or targets of shape (N,) for classification" if shape == (1,) else ""
+    raise ConfigError(
+        f"the task of whole-number targets of shape (N, {', '.join(map(str, shape))}) is not known: give task=… or "
+        f"loss=…{instead}"
+    )
 
 
 def _classes_of(output: Any, dim: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from nestling.docstrings import entries
-from nestling.errors import MethodError, nearest
+from nestling.errors import MethodError, NestlingError, first_line, nearest
 from nestling.imported import imported
 from nestling.methods.depthfl import depthfl
 from nestling.methods.ds_fl import ds_fl
@@ -29,6 +29,7 @@ from nestling.methods.lg_fedavg import lg_fedavg
 from nestling.methods.lora import lora
 from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
+from nestling.methods.part import Part, PlanPart
 from nestling.methods.parts.proximal import Proximal
 from nestling.methods.privacy.central_dp import with_central_dp
 from nestling.methods.robust.clip_norm import ClipNorm
@@ -36,6 +37,7 @@ from nestling.methods.robust.krum import Krum
 from nestling.methods.robust.median import Median
 from nestling.methods.robust.trimmed_mean import TrimmedMean
 from nestling.methods.standalone import standalone
+from nestling.settings.overrides import as_value
 from nestling.settings.reference import accepted
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -126,11 +128,12 @@ def part_names(parts: str) -> list[str]:
 
 
 def with_named_parts(method: Method, parts: str) -> Method:
-    """Return a method with the parts of a list such as ``fedprox:0.01,feddyn:0.1`` added to it, in that order."""
+    """Return a method with the parts of a list such as ``fedprox:0.01,mymodule:factory`` added to it, in that order."""
     for text in part_names(parts):
         name, colon, value = text.partition(":")
         if name not in PARTS:
-            raise MethodError(f"there is no part {name!r}{nearest(name, PARTS)}")
+            method = method.with_parts(_own_part(text))
+            continue
         add, default = PARTS[name]
         if default is None and colon:
             raise MethodError(f"the part {name} takes no value, such as {value!r}: write {name}")
@@ -141,6 +144,26 @@ def with_named_parts(method: Method, parts: str) -> Method:
             raise MethodError(f"the part {name} takes {kind}, such as {name}:{default}, not {value!r}") from None
         method = add(method, converted)
     return method
+
+
+def _own_part(text: str) -> Part:
+    """Return the part that ``module:factory`` makes, or ``module:factory:value`` of one value."""
+    module, _, rest = text.partition(":")
+    name, colon, value = rest.partition(":")
+    if not name.isidentifier():  # fedprx:0.1
+        raise MethodError(
+            f"there is no part {module!r}, nor is that of the form module:factory{nearest(module, PARTS)}"
+        )
+    factory = imported(f"{module}:{name}", MethodError)
+    try:
+        part = factory(*([as_value(value)] if colon else []))
+    except NestlingError:
+        raise
+    except Exception as problem:  # whatever a user's own code raises
+        raise MethodError(f"the part {text!r} failed: {type(problem).__name__}: {first_line(problem)}") from problem
+    if not isinstance(part, Part) or isinstance(part, PlanPart):
+        raise MethodError(f"the part {text!r} is a {type(part).__name__}, not a Part that goes with another plan")
+    return part
 
 
 def about(name: str) -> str:

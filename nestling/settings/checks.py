@@ -64,7 +64,10 @@ def check_together(experiment: Experiment) -> None:
     if group < 1 if isinstance(group, int) else group not in ("auto", "off"):
         raise ConfigError(f'the setting group_clients is "auto", "off" or a number of clients from 1, not {group!r}')
     if fleet.per_round > fleet.clients:
-        raise ConfigError(f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}")
+        raise ConfigError(
+            f"{fleet.per_round} clients cannot take part in a round of a fleet of {fleet.clients}: set fleet.per_round="
+            f"{fleet.clients} or less"
+        )
     if experiment.data.partition in ("classes", "heterofl-shards") and not experiment.data.classes_per_client:
         raise ConfigError("a partition by classes needs data.classes_per_client, the number of classes of each client")
     if experiment.address and experiment.engine != "ray":

@@ -343,7 +343,7 @@ class Experiment(_Settings, frozen=True):
         Who trains which slice of the model.
     parts
         Parts to add to the method, in this order, such as ``fedprox:0.01,feddyn:0.1`` (see
-        `nestling.methods.registry.PARTS`).
+        `nestling.methods.registry.PARTS`); one of your own is ``module:factory``.
     options
         Options of the method, such as ``options.step=2``; 'nestling list methods NAME' explains them.
     rounds
@@ -407,7 +407,9 @@ class Experiment(_Settings, frozen=True):
     method: Annotated[str, msgspec.Meta(description="a name of 'nestling list methods', or module:factory")] = (
         "heterofl"
     )
-    parts: Annotated[str, msgspec.Meta(description="fedprox, feddyn or fjord, each with a value or without")] = ""
+    parts: Annotated[
+        str, msgspec.Meta(description="names of parts, or module:factory, each with a value or without")
+    ] = ""
     options: dict[str, Any] = {}
     rounds: Rounds = 10
     seed: Seed = 0

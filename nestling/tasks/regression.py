@@ -43,7 +43,10 @@ class Regression(SampleTask):
         del mask
         if not isinstance(output, Tensor) or output.shape != targets.shape:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise TrainingError(f"regression needs outputs of the targets' shape {tuple(targets.shape)}, not {shape}")
+            raise TrainingError(
+                f"regression needs outputs of the targets' shape {tuple(targets.shape)}, not {shape}: reshape one of "
+                "them or, if the targets are classes, convert them with .long()"
+            )
         return LossResult(F.mse_loss(output, targets), len(targets)), output
 
     def output_shape(self, inputs: Inputs) -> None:

@@ -1,13 +1,14 @@
 """Own data: every kind of source gives the same run, and what cannot be right is refused in one sentence."""
 
 import json
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import nestling
 from nestling.data.own.sources import own_data
@@ -85,11 +86,19 @@ def hugging_face(part):
     return datasets.Dataset.from_dict({"image": pixels[:, None], "label": classes.numpy()}, features=features)
 
 
+class WithTensors(ByIndex):
+    """Classes as tensors, in a list."""
+
+    def __getitem__(self, index):
+        return [self.images[index], self.classes[index]]
+
+
 SOURCES = {
     "arrays": lambda clients: [(images.numpy().astype(np.float64), classes.tolist()) for images, classes in clients],
     "dictionaries": lambda clients: [{"input": images, "labels": classes} for images, classes in clients],
     "tensor datasets": lambda clients: [TensorDataset(*part) for part in clients],
     "datasets by index": lambda clients: [ByIndex(*part) for part in clients],
+    "datasets of tensors": lambda clients: [Subset(WithTensors(*part), range(len(part[1]))) for part in clients],
     "datasets of dictionaries": lambda clients: [AsDictionary(*part) for part in clients],
     "Hugging Face datasets": lambda clients: [hugging_face(part) for part in clients],
 }
@@ -209,6 +218,11 @@ class Constant(nn.Module):
         return self.last(hidden + torch.ones(16))
 
 
+class Uneven(ByIndex):
+    def __getitem__(self, index):
+        return super().__getitem__(index) + (1,) * index
+
+
 def spoilt(parts, change):
     """The data of four clients, of which the third is changed."""
     clients = list(parts[0])
@@ -234,6 +248,11 @@ REFUSED = {
     "client 2: the inputs are not numbers in a regular array": lambda x, y: ([[1.0, 2.0], [3.0]], [0, 1]),
     "client 2: an IterableDataset has no samples by index": lambda x, y: Stream(),
     "client 2: sample 1 has shape": lambda x, y: ByIndex([x[0], x[1, :, 1:]], y[:2]),
+    "client 2: samples are .* not a list: give \\(inputs, targets\\) as a tuple": lambda x, y: [x, y],
+    "client 2: samples are .* not a DataLoader: give its dataset": lambda x, y: DataLoader(ByIndex(x, y)),
+    "client 2: the inputs are sparse tensors: convert": lambda x, y: (x.to_sparse(), y),
+    "client 2: the targets are not numbers .* they are texts": lambda x, y: (x, np.array(["a"] * len(y))),
+    "client 2: sample 1 has 3 parts, but sample 0 has 2 parts": Uneven,
     "client 2: a sample holds a str": lambda x, y: ByIndex(["one", "two"], y[:2]),
 }
 
@@ -256,6 +275,16 @@ def test_data_that_cannot_be_right_is_refused(parts, sentence):
         ("needs the id of the mask token", {"task": "masked-token"}),
         ("the targets of a regression are floating-point numbers", {"task": "regression"}),
         ("metrics of your own go with a loss", {"metrics": {"hits": own_source.hits}}),
+        ("a metric cannot be computed: ZeroDiv", {"loss": own_source.smooth, "metrics": {"a": lambda m, b: 1 / 0}}),
+        ("setting data.partition cannot be 'dirichlte'; did you mean 'dirichlet'", {"partition": "dirichlte"}),
+        ("data.partition has no effect on own data", {"partition": "dirichlet"}),
+        ("num_clients=7 does not fit own data, which is divided among 4 clients", {"num_clients": 7}),
+        ("data.public_share has no effect .* give public=… beside", {"settings": ["data.public_share=0.1"]}),
+        ("feddf needs samples without labels .* public=… beside data of your own", {"method": "feddf"}),
+        (
+            "the public samples: one sample's inputs are float32 of shape \\(64,\\)",
+            {"method": "feddf", "public": torch.zeros(9, 64)},
+        ),
         ("partition=… is for samples that are not divided", {"partition": [[0, 1], [2]]}),
         ("there is no setting 'locl.lr'", {"settings": ["locl.lr=1"]}),
         ("there is no method 'fedrolx'", {"method": "fedrolx"}),
@@ -268,12 +297,16 @@ def test_arguments_that_cannot_be_right_are_refused(parts, sentence, changes):
 
 
 def test_models_that_do_not_fit_are_refused(parts):
-    with pytest.raises(NestlingError, match="the model cannot be run on 2 test samples: RuntimeError"):
+    with pytest.raises(
+        NestlingError, match="the model cannot be run on 2 test samples, float32 of shape \\(1, 8, 8\\): RuntimeError"
+    ):
         nestling.federate(net(inputs=63), *parts, **FEW)
     with pytest.raises(NestlingError, match=r"nothing to cut|size is written"):
         nestling.federate(Constant(), *parts, **FEW)
     with pytest.raises(NestlingError, match="there is nothing to test on"):
         nestling.federate(net(), parts[0], **FEW)
+    with pytest.raises(NestlingError, match=r"wrapped in DataParallel: give the module inside, model[.]module"):
+        nestling.federate(nn.DataParallel(net()), *parts, **FEW)
     with pytest.raises(NestlingError, match=r"must be an nn[.]Module"):
         nestling.federate(lambda x: x, *parts, **FEW)
     images, _ = digits()
@@ -289,15 +322,84 @@ def test_only_classes_of_samples_divide_them():
         nestling.federate(nn.Conv2d(1, 2, 1), maps, maps, task="segmentation", partition="dirichlet", **FEW)
 
 
+def test_clients_in_a_form_that_is_not_ours_are_refused(parts):
+    clients, test = parts
+    for given, instead in (
+        (dict(enumerate(clients)), "not a dict: give the samples of all clients as a list"),
+        (iter(clients), "not a list_iterator: give a list"),
+        ([], "not an empty list"),
+        ({"train": clients[0], "test": test}, r"give clients=data\['train'\] and test=data\['test'\]"),
+    ):
+        with pytest.raises(NestlingError, match=instead):
+            nestling.federate(net(), given, test, **FEW)
+    with pytest.raises(NestlingError, match=r"of shape \(N, 1\) is not known: .*targets of shape \(N,\)"):
+        nestling.federate(net(), [(x, y[:, None]) for x, y in clients], (test[0], test[1][:, None]), **FEW)
+
+
+def test_levels_are_a_text_a_list_or_a_mapping(parts):
+    few = {key: value for key, value in FEW.items() if key != "levels"} | {"rounds": 1}
+    for levels, expected in ((["a", 0.25], [2, 2]), ({"a": 1, "c": 3}, [1, 3])):
+        result = nestling.federate(net(), *parts, levels=levels, **few)
+        assert list(result.rounds[0]["levels"].values()) == expected
+        assert sorted(result.levels.values()) == [0.25, 1.0]
+
+
+def test_masks_stay_masks_and_a_masked_loss_is_left_out():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 1))
+
+        def forward(self, images, ink):
+            assert ink.dtype == torch.bool
+            return self.net(images.flatten(1).masked_fill(~ink, 0))
+
+    images, classes = digits()
+    ink, number = images.flatten(1) > 0.2, classes.float()[:, None] / 10
+    given = [((images[k:200:5], ink[k:200:5]), number[k:200:5]) for k in range(5)]
+    result = nestling.federate(Masked(), given[:4], given[4], **FEW | {"method": "fedrolex"}, options={"step": 2})
+    assert result.experiment.options == {"masked": False, "step": 2}
+    classified = [(images[k:200:5], classes[k:200:5]) for k in range(5)]
+    few = FEW | {"method": "fedrolex", "rounds": 1}
+    result = nestling.federate(net(), classified[:4], classified[4], **few, options={"step": 2})
+    assert result.experiment.options == {"step": 2}
+
+
+def test_the_server_has_public_samples(parts, tmp_path):
+    clients, test = parts
+    images, classes = digits()
+    few = FEW | {"method": "ds-fl", "rounds": 1, "out": tmp_path / "run"}
+    result = nestling.federate(net(), clients, test, public=(images[400:450, None], classes[400:450]), **few)
+    assert len(result._simulation.public) == 50
+    assert not result._simulation.public.targets().numel()  # nobody knows their labels
+    with pytest.raises(NestlingError, match="its public samples differ"):
+        nestling.federate(net(), clients, test, public=images[450:500, None], **few | {"rounds": 2})
+
+
 def test_functions_that_cannot_be_sent_are_refused(parts):
     _, test = parts
     with pytest.raises(NestlingError, match="define it with def at the top level of a module"):
         nestling.federate(net(), lambda client: test, test, num_clients=3, **FEW)
     with pytest.raises(NestlingError, match="give num_clients="):
-        nestling.federate(net(), own_source.read, test, num_clients=0, **FEW)
+        nestling.federate(net(), own_source.read, test, **FEW)
 
 
-def test_a_client_with_one_class_is_told(parts, tmp_path):
+def test_functions_of_a_notebook_are_refused_for_workers(parts, monkeypatch):
+    clients, test = parts
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+
+    def at_a_prompt(model, batch):
+        return own_source.hits(model, batch)
+
+    at_a_prompt.__module__, at_a_prompt.__qualname__ = "__main__", "at_a_prompt"
+    monkeypatch.setattr(sys.modules["__main__"], "at_a_prompt", at_a_prompt, raising=False)
+    own = {"loss": own_source.smooth, "metrics": {"hits": at_a_prompt}}
+    with pytest.raises(NestlingError, match=r"'at_a_prompt' is defined in a notebook .* or use workers=1"):
+        nestling.federate(net(), clients, test, **own, **FEW, settings=["workers=2"])
+    assert nestling.federate(net(), clients, test, **own, **FEW | {"rounds": 1}).rounds
+
+
+def test_a_client_with_one_class_is_reported(parts, tmp_path):
     clients = spoilt(parts, lambda x, y: (x[y == 3], y[y == 3]))
     nestling.federate(net(), clients, parts[1], **FEW, out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]

@@ -18,6 +18,8 @@ from nestling.methods.parts.plans import PrefixPlan
 from nestling.methods.parts.private import Private
 from nestling.methods.parts.proximal import Proximal
 from nestling.methods.parts.static_norms import StaticNorms
+from nestling.methods.robust.median import Median
+from nestling.methods.robust.trimmed_mean import TrimmedMean
 from nestling.methods.standalone import every_tensor
 from nestling.settings import Experiment
 from nestling.tasks import Regression
@@ -70,7 +72,19 @@ def test_parts_are_added_in_order_and_saved():
         ("heterofl", "fjord", "cannot be combined with the Scaler"),
         ("fedrolex", "fjord", "needs slices that keep the first units of every axis, unlike fedrolex"),
         ("fjord", "fjord", "which has a loss of its own"),
-        ("fedavg", "fedprx:1", "there is no part 'fedprx'; did you mean 'fedprox'"),
+        (
+            "fedavg",
+            "fedprx:1",
+            "there is no part 'fedprx', nor is that of the form module:factory; did you mean 'fedprox'",
+        ),
+        ("fedavg", "nowhere:part", "there is no module 'nowhere'"),
+        ("fedavg", "math:sqrt:4", "the part 'math:sqrt:4' is a float, not a Part"),
+        ("fedavg", "math:sqrt:-1", "the part 'math:sqrt:-1' failed: ValueError"),
+        (
+            "fedavg",
+            "nestling.methods.parts.plans:PrefixPlan",
+            "is a PrefixPlan, not a Part that goes with another plan",
+        ),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_in_one_sentence(method, parts, words):
@@ -78,6 +92,18 @@ def test_parts_that_do_not_fit_are_refused_in_one_sentence(method, parts, words)
         make(method, {}, parts)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_ones_own_is_named():
+    own = "nestling.methods.robust"
+    assert make("heterofl", {}, f"fedprox:0.1,{own}.median:Median").parts[-2:] == (Proximal(0.1), Median())
+    assert make("heterofl", {}, f"{own}.trimmed_mean:TrimmedMean:0.3").parts[-1] == TrimmedMean(0.3)
+    settings = ["rounds=1", "fleet.per_round=4"]
+    by_name, own_part = (
+        outcome("heterofl-digits", *settings, f"parts={part}") for part in ("median", f"{own}.median:Median")
+    )
+    assert same(by_name, own_part)
+    assert own_part[2]["parts"] == [f"{own}.median:Median"]
 
 
 @pytest.mark.parametrize("preset", ["nefl-digits", "standalone-digits", "lg-fedavg-digits"])

@@ -18,10 +18,10 @@ LABELS = ("labels", "label")  # the keys of targets in a dictionary, unless anot
 def matches(source: Any) -> bool:
     """Return whether a source is an array, a tuple of arrays, or a dictionary of arrays."""
     if isinstance(source, dict):
-        return bool(source) and all(_is_array(value) for value in source.values())
+        return bool(source) and all(is_array(value) for value in source.values())
     if isinstance(source, tuple) and len(source) > 1:
-        return _is_array(source[-1]) and all(_is_array(one) or matches(one) for one in source[:-1])
-    return _is_array(source)
+        return is_array(source[-1]) and all(is_array(one) or matches(one) for one in source[:-1])
+    return is_array(source)
 
 
 def samples_of(source: Any, what: str, label: str = "") -> OwnSamples:
@@ -54,11 +54,11 @@ def from_tensors(inputs: Inputs, targets: Tensor | None, what: str, label: str =
 
 
 def as_inputs(values: Any, what: str) -> Tensor:
-    """Return values as a tensor of inputs: float32, uint8 (pixels) or int64 (tokens)."""
+    """Return values as a tensor of inputs: float32, uint8 (pixels), bool (masks) or int64 (tokens)."""
     tensor = _tensor(values, f"{what}: the inputs")
     if tensor.is_floating_point():
         return tensor.float()
-    return tensor if tensor.dtype == torch.uint8 else tensor.long()
+    return tensor if tensor.dtype in (torch.uint8, torch.bool) else tensor.long()
 
 
 def as_targets(values: Any, what: str) -> Tensor:
@@ -75,21 +75,33 @@ def _inputs(part: Any, what: str) -> Any:
     return as_inputs(part, what)
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
+    """Return whether a value is a tensor, a list of numbers, or an array of NumPy's, pandas' and the like.
+
+    >>> is_array([[1, 2], [3, 4]]), is_array([torch.zeros(2), 3]), is_array((1, 2))
+    (True, False, False)
+    """
     if isinstance(value, list):  # a list of clients holds no numbers
         while isinstance(value, list) and value:
             value = value[0]
         return isinstance(value, int | float | np.number)
-    return isinstance(value, Tensor | np.ndarray)
+    return isinstance(value, Tensor) or hasattr(value, "__array__")
 
 
 def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_meta:
+            kind = (
+                "meta tensors, which have no values" if values.is_meta else "sparse tensors: convert with .to_dense()"
+            )
+            raise DataError(f"{what} are {kind}")
         tensor = values.detach().cpu()
     else:
         try:
             array = np.asarray(values)
-            tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+            if isinstance(next(array.flat, None), str):
+                raise TypeError("they are texts, which have to be encoded, labels as whole numbers from 0")
+            tensor = torch.from_numpy(np.require(array, requirements=("C", "W")))
         except (TypeError, ValueError) as problem:
             raise DataError(f"{what} are not numbers in a regular array: {first_line(problem)}") from problem
     if tensor.is_complex() or tensor.dim() == 0:

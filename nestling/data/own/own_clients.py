@@ -28,6 +28,8 @@ class _Own:
         The name in reports.
     test, validation
         The samples to test on, and those by which the best round is chosen.
+    public
+        Samples that the server has without labels; may be empty.
     classes
         The number of classes, or tokens; 0 if targets are not classes.
     kind
@@ -37,6 +39,7 @@ class _Own:
     name: str
     test: OwnSamples
     validation: OwnSamples
+    public: OwnSamples
     classes: int = 0
     kind: str = "any"
 
@@ -69,7 +72,7 @@ class OwnClients(_Own):
     --------
     >>> part = OwnSamples(torch.zeros(4, 2), torch.arange(4))
     >>> none = part.some(torch.arange(0))
-    >>> data = OwnClients(name="own data", test=part, validation=none, clients=(part, part))
+    >>> data = OwnClients(name="own data", test=part, validation=none, public=none, clients=(part, part))
     >>> len(data), data.size(1), data.example(2).shape
     (2, 4, torch.Size([2, 2]))
     """
@@ -187,6 +190,7 @@ class OwnArrays(_Own):
             name=self.name,
             test=self.test,
             validation=self.validation,
+            public=self.public,
             classes=self.classes,
             kind=self.kind,
             clients=clients,

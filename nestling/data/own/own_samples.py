@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,8 +100,8 @@ def check_values(samples: OwnSamples, what: str) -> None:
 def check_form(samples: OwnSamples, what: str, first: OwnSamples, of: str) -> None:
     """Raise `DataError` unless samples have the form of others, `first`, which are called `of`."""
     for part, own, other in (
-        ("inputs", _form(samples.inputs), _form(first.inputs)),
-        ("targets", _form(samples.outputs), _form(first.outputs)),
+        ("inputs", form_of(samples.inputs), form_of(first.inputs)),
+        ("targets", form_of(samples.outputs), form_of(first.outputs)),
     ):
         if own != other:
             raise DataError(f"{what}: one sample's {part} are {own}, but those of {of} are {other}: make them alike")
@@ -146,7 +145,12 @@ def check_targets(samples: OwnSamples, what: str, kind: str, classes: int) -> No
         raise DataError(f"{what}: the label {low if low < 0 else high} is not one of the {count_of} from 0")
 
 
-def _form(inputs: Any) -> str:
+def form_of(inputs: Inputs) -> str:
+    """Return the types and shapes of samples.
+
+    >>> form_of({"x": torch.zeros(3, 2)})
+    "'x': float32 of shape (2,)"
+    """
     names = list(inputs) if isinstance(inputs, dict) else []
     parts = [
         f"{tensor.dtype} of shape {shape}".removeprefix("torch.")

@@ -45,9 +45,12 @@ def samples_of(source: Any, what: str, label: str = "") -> OwnSamples:
 def _stacked(samples: Sequence[Any], what: str) -> Any:
     """Return samples with one more dimension in front, in the form of the first one."""
     first = samples[0]
-    if isinstance(first, dict):
-        return {name: _stacked([sample[name] for sample in samples], what) for name in first}
-    if isinstance(first, tuple | list) and not in_memory.matches(first):
+    if isinstance(first, dict | tuple | list) and not in_memory.is_array(first):
+        odd = next((index for index, sample in enumerate(samples) if _parts(sample) != _parts(first)), None)
+        if odd is not None:
+            raise DataError(f"{what}: sample {odd} has {_parts(samples[odd])}, but sample 0 has {_parts(first)}")
+        if isinstance(first, dict):
+            return {name: _stacked([sample[name] for sample in samples], what) for name in first}
         return tuple(_stacked(part, what) for part in zip(*samples, strict=True))
     try:
         tensors = [torch.as_tensor(sample) for sample in samples]
@@ -59,6 +62,12 @@ def _stacked(samples: Sequence[Any], what: str) -> Any:
         shape, other = tuple(tensors[odd].shape), tuple(tensors[0].shape)
         raise DataError(f"{what}: sample {odd} has shape {shape}, but sample 0 has {other}: bring them to one shape")
     return torch.stack(tensors)
+
+
+def _parts(sample: Any) -> str:
+    if isinstance(sample, dict):
+        return f"the parts {', '.join(map(repr, sample))}"
+    return f"{len(sample)} parts" if isinstance(sample, tuple | list) else "no parts"
 
 
 def _report_random(source: Any, before: Any, what: str) -> None:

@@ -31,7 +31,8 @@ def check_public(setup: Setup, public: ClientData | None, least: int = 1) -> Non
     count = 0 if public is None else len(public)
     if not count:
         raise ConfigError(
-            f"{setup.method.name} needs samples without labels at the server: set data.public_share=0.1, say"
+            f"{setup.method.name} needs samples without labels at the server: set data.public_share=0.1, say, or give "
+            "public=… beside data of your own"
         )
     if count < least:
         raise ConfigError(
