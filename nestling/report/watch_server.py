@@ -105,7 +105,7 @@ class Snapshots:
         due = began - self._last_page >= max(_EVERY, _SHARE * self._page_seconds)
         if due and stamps != self._stamps:  # else it is due at a later look
             page_began = time.monotonic()
-            new["page"] = page_data(self._folder)
+            new["page"] = page_data(self._folder, live=True)
             self._stamps, self._last_page = stamps, time.monotonic()
             self._page_seconds = self._last_page - page_began
         self._last_look = time.monotonic()
