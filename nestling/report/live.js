@@ -58,11 +58,10 @@
     return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
   }
 
-  // Elapsed and remaining time of a progress.json, which may be some seconds old.
+  // Elapsed and remaining time of a progress.json, which may be some seconds old: an estimate that has passed is not shown.
   function times(progress) {
-    const age = Math.max(0, Date.now() / 1000 - progress.updated);
-    const left = progress.left === null ? "" : `, about ${duration(progress.left - age)} left`;
-    return duration(progress.seconds + age) + left;
+    const age = Math.max(0, Date.now() / 1000 - progress.updated), left = (progress.left ?? 0) - age;
+    return duration(progress.seconds + age) + (left < 1 ? "" : `, about ${duration(left)} left`);
   }
 
   function plural(count, word) { return `${count} ${word}${count === 1 ? "" : "s"}`; }
