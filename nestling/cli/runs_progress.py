@@ -143,6 +143,4 @@ def _figure(run: Path) -> str:
     from nestling.cli.run import format_metric  # noqa: PLC0415
 
     summary = json.loads((run / SUMMARY).read_bytes())
-    metrics = summary["metrics"]
-    value = format_metric(summary["final"], metrics)
-    return f"{metrics[0]['name']} {value}" if metrics[0]["percent"] else value
+    return format_metric(summary["final"], summary["metrics"])
