@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from docs.drawings import owners, results, slices
+from docs.drawings import grand, owners, results, slices
 from nestling.cli import main as nestling_command
 
 COMMAND = (
@@ -41,6 +41,8 @@ DRAWN: dict[str, Callable[[], str]] = {
     "owners": owners.owners,
     "nested-sizes": nested_sizes,
 }
+if grand.RESULTS.is_file():  # its runs take hours; see docs/results.md
+    DRAWN["grand-comparison"] = grand.grand_comparison
 
 
 def main(arguments: list[str]) -> None:

@@ -127,6 +127,8 @@ def _options(name: str) -> str:
             " ".join(row["meaning"].split()),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    first = rows[0]
-    lines.append(f"\n`nestling run {name}-digits options.{first['name']}={written_value(first['default'])}` sets one.")
+    switches = [row for row in rows if isinstance(row["default"], bool)]
+    first = switches[0] if switches else rows[0]
+    value = written_value(not first["default"] if switches else first["default"])
+    lines.append(f"\nTo set one: `nestling run {name}-digits options.{first['name']}={value}`")
     return "\n".join(lines)

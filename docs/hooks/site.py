@@ -15,6 +15,8 @@ from nestling.cli.settings_reference import settings_markdown
 
 # Addresses that a browser would fetch when a page is opened.
 _FETCHED = re.compile(r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc=["']?(?:https?:)?//[^"'> ]+|<link\b[^>]*>""")
+_CODE = re.compile(r"(<(?:pre|code)\b.*?</(?:pre|code)>)", re.DOTALL)
+_SPACE = re.compile(r"(?<=\d) (?=(?:±|%|[kMGT]i?B\b|[kMGT]\b|MACs\b|s\b|ms\b))|(?<=±) (?=\d)")
 _LINK_ONLY = re.compile(r"""rel=["']?(canonical|next|prev|alternate)""")
 
 
@@ -70,6 +72,23 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     return (
         markdown if page.file.generated_by else rewrite(markdown, f"{DOCS}/{place}", place, method_pages.page_paths())
     )
+
+
+def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
+    """Return a page whose figures stay on one line with their deviations and units."""
+    del page, config, files
+    return unbroken(html)
+
+
+def unbroken(html: str) -> str:
+    """Return a page without line breaks within figures, outside of code.
+
+    >>> unbroken("<td>98.3 ± 0.2 %</td>")
+    '<td>98.3&nbsp;±&nbsp;0.2&nbsp;%</td>'
+    """
+    parts = _CODE.split(html)
+    parts[::2] = [_SPACE.sub("&nbsp;", part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def on_post_build(*, config: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,8 +51,9 @@ def compare_command(
         existing = [Path(source) for source in chosen if Path(source).is_dir()]
         new = new_experiments([source for source in chosen if not Path(source).is_dir()], settings, seeds, folder)
     run_and_compare(new, existing, folder, processes=processes, page=page, as_json=as_json, quiet=quiet)
-    if new and seeds == 1 and not as_json:
-        next_step("the same command with --seeds 3   # how much is chance?")
+    if new and not as_json:
+        figures = f"nestling report {shlex.quote(str(folder))} --figures pdf --latex   # for a paper"
+        next_step("the same command with --seeds 3   # how much is chance?" if seeds == 1 else figures)
 
 
 def new_experiments(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nestling.settings import Experiment, FleetSettings
 
 LARGE, SMALL = "fedavg-large-digits", "fedavg-small-digits"
+OFTEN = "evaluate.every=2"  # for learning curves with more than three points
 PRESETS = (SMALL, LARGE, "heterofl-digits", "fedrolex-digits", "fjord-digits", "fed-dropout-digits")
 
 
@@ -51,7 +52,7 @@ def demo_command(
     if importlib.util.find_spec("sklearn") is None:
         raise NestlingError("the demo needs scikit-learn: pip install 'nestling[demo]'")
     with working("reading the settings"):
-        new = new_experiments(PRESETS, settings or [], seeds, folder)
+        new = new_experiments(PRESETS, [OFTEN, *(settings or [])], seeds, folder)
     if not as_json:
         _introduce(list(new.values()))
     run_and_compare(

@@ -79,13 +79,14 @@ def report_command(
 
 
 def _print_text(rows: list[dict[str, Any]], as_latex: bool) -> None:
-    from nestling.report.table import NOTE, columns  # noqa: PLC0415
+    from nestling.report.table import columns, note  # noqa: PLC0415
     from nestling.report.text_table import latex_table, markdown_table  # noqa: PLC0415
 
     shown = columns(rows)
     sides = {column.title: column.side for column in shown}
     cells = [[column.cells[place].text for column in shown] for place in range(len(rows))]
-    text = latex_table(sides, cells, notes=[NOTE]) if as_latex else markdown_table(sides, cells, notes=[NOTE])
+    notes = [note(sides, cells)]
+    text = latex_table(sides, cells, notes=notes) if as_latex else markdown_table(sides, cells, notes=notes)
     typer.echo(text, nl=False)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from nestling.amounts import BYTES, amount
 from nestling.cli.completion import complete
-from nestling.cli.screen import AsJson, DataDir, Quiet, err, out, print_json, print_table, working
+from nestling.cli.screen import AsJson, DataDir, Quiet, err, next_step, out, print_json, print_table, working
 from nestling.cli.side_by_side import raise_failed
 
 if TYPE_CHECKING:
@@ -212,6 +212,8 @@ def _print_cost(runs: list[TableRun], finished: Finished, as_json: bool) -> None
         cells,
         caption=f"client MACs and bytes of the runs that are not finished, both ways, uncompressed{pace}",
     )
+    if total["to_run"]:
+        next_step("the same command without --dry-run")
 
 
 def _amounts(row: dict[str, Any]) -> list[str]:

@@ -35,6 +35,8 @@ class RunsProgress:
 
     def __init__(self, folder: Path, runs: Iterable[Path], *, quiet: bool = False) -> None:
         self._folder, self._writer = folder, ProgressWriter(folder)
+        runs = list(runs)
+        self._one_seed = len({run.name for run in runs}) == 1  # then it says nothing: experiments have one run each
         self._ended = {run for run in runs if (run / SUMMARY).exists()}
         self._bar = None if quiet or not sys.stderr.isatty() else TwoLineProgress()
         self._task = None if self._bar is None else self._bar.add(folder.name)
@@ -67,7 +69,7 @@ class RunsProgress:
         self._write(sweep, now - self._began, left)
         if self._bar is not None and self._task is not None:
             doing = " · ".join(map(self._doing, sweep.running)) or "starting"
-            self._bar.update(self._task, total=1.0, completed=share, count=f"{share:.0%}", text=f"{count} · {doing}")
+            self._bar.update(self._task, total=1.0, completed=share, count=f"{share:.0%}, {count}", text=doing)
             self._bar.estimate(self._task, left)
         elif self._lines:
             self._print(sweep, now, f"{count} done, {share:.0%} of the work", left)
@@ -123,7 +125,10 @@ class RunsProgress:
         return f"{self._name(run)} {progress['round']}/{progress['rounds']}{_value(progress['metric'])}{phase}"
 
     def _name(self, run: Path) -> str:
-        return str(run.relative_to(self._folder)) if run.is_relative_to(self._folder) else str(run)
+        if not run.is_relative_to(self._folder):
+            return str(run)
+        name = run.relative_to(self._folder)
+        return str(name.parent if self._one_seed and len(name.parts) > 1 else name)
 
 
 def _value(metric: dict[str, Any]) -> str:
@@ -138,6 +143,4 @@ def _figure(run: Path) -> str:
     from nestling.cli.run import format_metric  # noqa: PLC0415
 
     summary = json.loads((run / SUMMARY).read_bytes())
-    metrics = summary["metrics"]
-    value = format_metric(summary["final"], metrics)
-    return f"{metrics[0]['name']} {value}" if metrics[0]["percent"] else value
+    return format_metric(summary["final"], summary["metrics"])

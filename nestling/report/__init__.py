@@ -5,10 +5,9 @@ from nestling.report.page import page_data, page_html, write
 from nestling.report.panels import Panel, panel
 from nestling.report.read import Run, read
 from nestling.report.runs_by_seed import Experiment, Statistic, experiments
-from nestling.report.table import NOTE, compare, least, note, terminal
+from nestling.report.table import compare, least, note, terminal
 
 __all__ = [
-    "NOTE",
     "Experiment",
     "Panel",
     "Run",

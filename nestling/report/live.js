@@ -58,11 +58,10 @@
     return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
   }
 
-  // Elapsed and remaining time of a progress.json, which may be some seconds old.
+  // Elapsed and remaining time of a progress.json, which may be some seconds old: an estimate that has passed is not shown.
   function times(progress) {
-    const age = Math.max(0, Date.now() / 1000 - progress.updated);
-    const left = progress.left === null ? "" : `, about ${duration(progress.left - age)} left`;
-    return duration(progress.seconds + age) + left;
+    const age = Math.max(0, Date.now() / 1000 - progress.updated), left = (progress.left ?? 0) - age;
+    return duration(progress.seconds + age) + (left < 1 ? "" : `, about ${duration(left)} left`);
   }
 
   function plural(count, word) { return `${count} ${word}${count === 1 ? "" : "s"}`; }
@@ -81,7 +80,7 @@
     if (overall && overall.failed) parts.push(`${overall.failed} failed`);
     if (counts.stopped) parts.push(`${counts.stopped} stopped`);
     if (counts.running || overall) {
-      return ["on", counts.running > 1 ? `${counts.running} runs go on` : counts.running ? "Running" : "Between two runs", parts.join(" · ")];
+      return ["on", counts.running > 1 ? `${counts.running} runs are running` : counts.running ? "Running" : "Between two runs", parts.join(" · ")];
     }
     if (counts.stopped) return ["", counts.stopped === 1 && !counts.finished ? "The run is stopped" : "Stopped", [...parts, "nestling resume goes on"].join(" · ")];
     if (counts.finished) return ["", counts.finished === 1 ? "The run is finished" : `All ${counts.finished} runs are finished`, parts.join(" · ")];
@@ -93,6 +92,9 @@
     if (phase !== "training" || !clients.jobs) return phase;
     return clients.done >= clients.jobs ? "merging" : `training, ${clients.done} of ${plural(clients.jobs, "client")} done`;
   }
+
+  // Levels are letters, the largest first, or shares of the model.
+  function largestFirst(one, other) { return other - one || one.localeCompare(other); }
 
   function runElement(run) {
     const progress = run.progress;
@@ -110,17 +112,17 @@
     const element = make("div", "live-run", "", head, bar, make("p", "live-facts", facts.join(" · ")));
     const levels = make("ul", "live-levels");
     const scores = new Map((run.levels || []).map((level) => [level.name, level.value]));
-    for (const name of new Set([...scores.keys(), ...Object.keys(progress.levels)])) {
+    for (const name of [...new Set([...scores.keys(), ...Object.keys(progress.levels)])].sort(largestFirst)) {
       const jobs = progress.levels[name];
-      const item = make("li", "", "", make("b", "", name), scores.get(name) ?? "");
+      const item = make("li", "", "", make("b", "", `level ${name}`), scores.get(name) ?? "");
       if (jobs) item.append(make("small", "", `${jobs.done}/${jobs.jobs} clients`));
       levels.append(item);
     }
     if (levels.childElementCount) element.append(levels);
     if (progress.training.length) {
-      const who = progress.training.slice(0, 12).map((one) => `client ${one.client} (${one.level}, ${plural(one.samples, "sample")})`);
+      const who = progress.training.slice(0, 12).map((one) => `client ${one.client} (level ${one.level}, ${plural(one.samples, "sample")})`);
       const more = progress.clients.training - who.length;
-      element.append(make("p", "live-facts live-now", `now: ${who.join(", ")}${more > 0 ? ` and ${more} more` : ""}`));
+      element.append(make("p", "live-facts live-now", `training now: ${who.join(", ")}${more > 0 ? ` and ${more} more` : ""}`));
     }
     return element;
   }

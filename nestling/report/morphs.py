@@ -87,7 +87,7 @@ def gap(groups: Sequence[Experiment]) -> Figure | None:
             series.append(
                 {"experiment": group.number, "x": {"round": rounds}, "y": {"gap": [short(mean) for mean in means]}}
             )
-    measures = [axis("gap", "training less test accuracy, points", "percent")]
+    measures = [axis("gap", "training less test accuracy", "percent")]
     return lines([axis("round", "round")], measures, series) if series else None
 
 

@@ -162,7 +162,7 @@ window.nestlingRender = (() => {
       return html("button", { type: "button", "data-key": name, "aria-pressed": String(!state.hidden.has(name)), onclick: () => toggle(name) }, html("i", { style: `background: ${colour}` }), series.name);
     });
     return html("div", { class: "block", "data-experiment": one }, one !== null && data.experiments.length > 1 && html("h4", {}, named(one)), names.length > 0 && html("div", { class: "keys" }, names), plot,
-      figure.names?.length <= MOST_NAMES && html("p", { class: "note" }, figure.names.map((name, number) => `${number + 1} ${name}`).join(" · ")));
+      figure.names?.length <= MOST_NAMES && html("p", { class: "note" }, figure.names.map((name, number) => `${number + 1}\u00a0${name}`).join(" · ")));
   }
 
   // Buttons for the x axis and a list of measures, where there is a choice.

@@ -22,19 +22,21 @@ __all__ = ["page_data", "page_html", "save", "write"]
 
 _SCRIPTS = ("page_draw.js", "page_lines.js", "page_rows.js", "page_table.js", "page.js")  # in the order of their use
 _LIVE = "live.js"
+_FOOTER = "A single file, written by Nestling; it loads nothing from the network."
 
 
-def page_data(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def page_data(folder: str | os.PathLike[str], *, live: bool = False) -> dict[str, Any]:
     """Return everything the page shows of a run directory, or of a folder that holds several, as plain values.
 
     The keys are described in `nestling.report.page_content`. Nothing in the folder makes this fail: what is missing,
-    unfinished or damaged is a sentence in ``problems``.
+    unfinished or damaged is a sentence in ``problems``. On a ``live`` page that a run goes on is no problem: its status
+    says so.
 
     >>> page_data("no/such/folder")["problems"]
     ['there is no directory no/such/folder']
     """
     runs, problems = find_readable([folder])
-    return content(runs, problems)
+    return content(runs, problems, live=live)
 
 
 def page_html(data: dict[str, Any], *, live: bool = False) -> str:
@@ -63,6 +65,7 @@ def page_html(data: dict[str, Any], *, live: bool = False) -> str:
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     policy += "; connect-src 'self'" if live else ""
     status = '<div id="nestling-live"></div>\n' if live else ""
+    footer = "Live: it follows the runs' files and changes none." if live else _FOOTER
     unscripted = "<noscript><p>This page is drawn by JavaScript, which is inside this file.</p></noscript>"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -77,7 +80,7 @@ def page_html(data: dict[str, Any], *, live: bool = False) -> str:
 </head>
 <body>
 {status}<div id="nestling-page">{unscripted}</div>
-<footer>A single file, written by Nestling; it loads nothing from the network.</footer>
+<footer>{footer}</footer>
 <script type="application/json" id="nestling-data">{_script(data)}</script>
 {"".join(f"<script>{script}</script>{chr(10)}" for script in scripts)}</body>
 </html>

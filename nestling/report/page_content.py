@@ -29,7 +29,7 @@ from nestling.report.measures import written
 from nestling.report.panels import PANELS, Draw
 from nestling.report.read import Run
 from nestling.report.runs_by_seed import Experiment, experiments
-from nestling.report.table import NOTE, columns, compare, sizes_table
+from nestling.report.table import columns, compare, note, sizes_table
 
 # The order of panels in their sections; those that others register follow.
 _ORDER: tuple[Draw, ...] = (
@@ -49,8 +49,10 @@ _ORDER: tuple[Draw, ...] = (
 _WRONG_VALUES = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError)
 
 
-def content(runs: Sequence[Run], problems: Sequence[str] = ()) -> dict[str, Any]:
+def content(runs: Sequence[Run], problems: Sequence[str] = (), *, live: bool = False) -> dict[str, Any]:
     """Return what the page about `runs` shows; `problems` are those of runs that could not be read.
+
+    A ``live`` page does not name the runs that go on, as its status does.
 
     Nothing that a run directory holds makes this fail: a panel that cannot be drawn becomes one of the ``problems``.
 
@@ -59,7 +61,7 @@ def content(runs: Sequence[Run], problems: Sequence[str] = ()) -> dict[str, Any]
     ('Nothing was measured yet', ["there is no run in 'here'"], [])
     """
     groups = experiments(runs)
-    notices = [*problems, *_notices(runs)]
+    notices = [*problems, *_notices(runs, live=live)]
     try:
         result = headline(groups)
     except _WRONG_VALUES as problem:
@@ -114,19 +116,19 @@ def _count(groups: Sequence[Experiment], runs: Sequence[Run]) -> str:
     return " · ".join(["Nestling report", *([", ".join(data)] if data else []), counts])
 
 
-def _notices(runs: Sequence[Run]) -> list[str]:
+def _notices(runs: Sequence[Run], *, live: bool) -> list[str]:
     """Return sentences about runs that are unfinished, that tested nothing, or whose numbers are not finite."""
     notices = []
     for run in runs:
-        name = f"{run.name or 'unnamed'}, seed {run.seed}"
+        name = f"{run.name or 'unnamed'} (seed {run.seed})"
         if not run.finished:
             state = f"{run.rounds_done} of {run.rounds} rounds" if run.rounds_done else "no round is complete"
-            if _goes_on(run):
-                notices.append(f"{name}, is running ({state})")
-            else:
-                notices.append(f"{name}, is not finished ({state}); it goes on with: nestling resume {run.directory}")
+            if not _goes_on(run):
+                notices.append(f"{name} is not finished ({state}); it goes on with: nestling resume {run.directory}")
+            elif not live:
+                notices.append(f"{name} is running ({state})")
         elif not run.final:
-            notices.append(f"{name}, tested nothing: it has no evaluation")
+            notices.append(f"{name} tested nothing: it has no evaluation")
         lost: dict[str, int] = {}
         for entry in run.history:
             values = entry.evaluation or {}
@@ -136,7 +138,7 @@ def _notices(runs: Sequence[Run]) -> list[str]:
                 lost["train_loss"] = lost.get("train_loss", 0) + 1
         if lost:
             counts = ", ".join(f"{measure} ({count} times)" for measure, count in lost.items())
-            notices.append(f"{name}, holds values that are not numbers, drawn as gaps: {counts}")
+            notices.append(f"{name} holds values that are not numbers, drawn as gaps: {counts}")
     return notices
 
 
@@ -168,13 +170,14 @@ def _tables(runs: Sequence[Run], groups: Sequence[Experiment]) -> list[dict[str,
     if not runs:
         return []
     comparison = columns(compare(runs))
+    cells = zip(*([cell.text for cell in column.cells] for column in comparison), strict=True)
     tables: list[dict[str, Any]] = [
         {
             "name": "comparison",
             "section": "overview",
             "title": "Comparison",
             "about": "",
-            "note": f"{NOTE}.",
+            "note": f"{note((column.title for column in comparison), cells)}.",
             "columns": [{"title": column.title, "side": column.side} for column in comparison],
             "rows": [
                 {"experiment": group.number, "cells": [vars(column.cells[place]) for column in comparison]}

@@ -9,6 +9,8 @@ const Rows = (() => {
     onpointerleave: () => page.tip(null),
   });
 
+  const foldable = (name) => name.replaceAll(".", ".\u200b"); // long names fold behind their points
+
   // How often every part of every axis was trained.
   function strips(figure, page) {
     const { colour } = page.look(figure.experiment);
@@ -20,7 +22,7 @@ const Rows = (() => {
         strip.append(svg("rect", { x: index, y: 0, width: same.length, height: 1, "fill-opacity": parseInt(same[0], 36) / 35, style: `fill: ${colour}` }));
       }
       const lines = [[row.name, colour], `${row.units} units`, `least over most trained: ${even}`];
-      return html("div", { class: "row", ...pointed(page, lines) }, html("span", { class: "name" }, row.name), strip, html("span", { class: "value" }, even));
+      return html("div", { class: "row", ...pointed(page, lines) }, html("span", { class: "name" }, foldable(row.name)), strip, html("span", { class: "value" }, even));
     }));
   }
 
@@ -35,7 +37,7 @@ const Rows = (() => {
       const lines = [[row.name, colour], ...figure.groups.map((name, place) => `${name}: ${texts[place]} of the units`)];
       const value = row.values.map((one) => (one === null ? "–" : Math.round(100 * one))).join(" → ");
       return html("div", { class: "row", ...pointed(page, lines) },
-        html("span", { class: "name" }, row.name), html("span", { class: "bars" }, drawn), html("span", { class: "value" }, `${value} %`));
+        html("span", { class: "name" }, foldable(row.name)), html("span", { class: "bars" }, drawn), html("span", { class: "value" }, `${value} %`));
     });
     return html("div", {}, legend, html("div", { class: "rows" }, rows));
   }

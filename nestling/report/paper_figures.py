@@ -83,7 +83,8 @@ def _figures(data: Mapping[str, Any], looks: Looks) -> Iterator[tuple[str, str, 
     for panel in data["panels"]:
         for number, figure in enumerate(panel["figures"]):
             owner = looks.get(figure.get("experiment", -1))
-            title = f"{panel['title']}: {owner['name']}" if owner else panel["title"]
+            owners = [owner] if owner else [looks[one] for one in figure.get("experiments", ())]
+            title = ": ".join(filter(None, [panel["title"], ", ".join(one["name"] for one in owners)]))
             name = _slug(f"{panel['name']}-{owner['label']}" if owner else panel["name"])
             name += f"-{number + 1}" if owner is None and number else ""
             if figure["kind"] != "lines" or len(figure["axes"]) * len(figure["measures"]) == 1:
@@ -122,7 +123,7 @@ def _drawn(matplotlib: Any, title: str, figure: Figure, looks: Looks) -> Any:
     axes.set_title(_plain(title), loc="left")
     _DRAW[figure["kind"]](axes, figure, looks)
     handles, names = axes.get_legend_handles_labels()
-    if len(names) > 1:
+    if len(names) > 1 or (names and "experiment" not in figure and len(looks) > 1):
         across = max(1, min(3, len(names), _LETTERS // (max(map(len, names)) + 8)))
         drawing.legend(handles, names, loc="outside lower center", ncols=across)
     return drawing
@@ -196,6 +197,8 @@ def _lines(axes: Any, figure: Figure, looks: Looks) -> None:
             axes.axhline(ys[0], color=colour, linestyle=":", linewidth=0.9)
     if x_axis["log"]:
         axes.set_xscale("log")
+    elif x_name == "round" or figure.get("names"):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(x_title)
     axes.set_ylabel(y_title)
 

@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_SHORT = {  # headings no wider than the values below them
-    "global_accuracy": "global",
-    "worst_submodel": "worst",
-    "mean_submodel": "mean",
-    "local_accuracy": "local",
+_HEADINGS = {
+    "global_accuracy": "global accuracy",
+    "worst_submodel": "worst {metric}",
+    "mean_submodel": "mean {metric}",
+    "local_accuracy": "local accuracy",
 }
-
 _OVER_SIZES = ("worst_submodel", "mean_submodel")
-
-NOTE = (
-    "global: the whole model; worst, mean: over sub-models; local: clients on data like their own; "
-    "final: after the last round; best: at the best round, which is only known afterwards; "
-    "perplexity: lower is better; ±: standard deviation over seeds; "
-    "bold: the best finished experiment on the same data and partition"
-)
 
 
 @dataclass(frozen=True)
@@ -110,11 +102,13 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     ]
     finals = {name: None for row in rows for name in row["final"]}
     leads = [name for row in rows if (name := leading(row["final"], metrics_of(row))) and "perplexity" not in name]
-    for name in dict.fromkeys([*_SHORT, *_perplexities(rows, list(finals)), *leads]):
-        result.append(_measure(f"final {_heading(name)}", rows, [(name, _final(row, name)) for row in rows]))
+    metric = _metric(rows)
+    for name in dict.fromkeys([*_HEADINGS, *_perplexities(rows, list(finals)), *leads]):
+        heading = _HEADINGS[name].replace("{metric}", metric) if name in _HEADINGS else title(name)
+        result.append(_measure(heading, rows, [(name, _final(row, name)) for row in rows]))
     bests = [next(iter(row["best"].items()), ("", None)) for row in rows]
-    names = {name for name, value in bests if value}
-    result.append(_measure(f"best {_heading(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
+    names = {name.removeprefix("global_") for name, value in bests if value}
+    result.append(_measure(f"best {title(names.pop()) if len(names) == 1 else 'round'}", rows, bests))
     for heading, key, show in _COSTS:
         means = [row[key]["mean"] if row[key] else None for row in rows]
         if key == "simulated_seconds" and not any(means):
@@ -148,10 +142,6 @@ _COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("simulated time", "simulated_seconds", duration),
     ("time", "seconds", duration),
 )
-
-
-def _heading(name: str) -> str:
-    return _SHORT.get(name, title(name))
 
 
 def _measure(heading: str, rows: Sequence[Row], values: Sequence[tuple[str, Mapping[str, Any] | None]]) -> Column:
@@ -203,7 +193,7 @@ def sizes_table(groups: Sequence[Experiment]) -> dict[str, Any] | None:
                 text = written(kind, value.mean, value.deviation, group.runs[0].metrics)
                 cells.append(Cell(text, value=value.mean))
         rows.append({"experiment": group.number, "cells": [vars(cell) for cell in cells]})
-    headings = [*titles, *(f"final {title(kind)}" for kind in kinds)]
+    headings = [*titles, *map(title, kinds)]
     return {
         "name": "sizes",
         "section": "details",
@@ -215,14 +205,6 @@ def sizes_table(groups: Sequence[Experiment]) -> dict[str, Any] | None:
     }
 
 
-# Headings in the terminal, which has no room to explain them, where they are others than on the page.
-_HEADINGS = {
-    "final global": "global accuracy",
-    "final worst": "worst {metric}",
-    "final mean": "mean {metric}",
-    "final local": "local accuracy",
-    "best global": "best accuracy",
-}
 # How the headings begin that a narrow terminal leaves out, in this order.
 _LEAST = ("time", "best", "seeds", "rounds", "simulated time", "local accuracy", "client MACs", "mean")
 _NOTES = {  # what headings and cells mean, by what a table holds where it is said
@@ -231,6 +213,7 @@ _NOTES = {  # what headings and cells mean, by what a table holds where it is sa
     "local": "local: clients on data like their own",
     "best": "best: at the best round, which is only known afterwards; all others: after the last round",
     "perplexity": "perplexity: lower is better",
+    "…": "…: not finished",
     "±": "±: standard deviation over seeds",
     "": "bold: the best finished experiment on the same data and partition",
 }
@@ -248,15 +231,12 @@ def terminal(rows: Sequence[Row]) -> tuple[dict[str, Literal["left", "right"]], 
     """
     from rich.text import Text  # noqa: PLC0415
 
-    shown, metric = columns(rows), _metric(rows)
+    shown = columns(rows)
     lines = [
         [Text(column.cells[place].text, "bold green" if column.cells[place].best else "") for column in shown]
         for place in range(len(rows))
     ]
-    headings = [_HEADINGS.get(column.title, column.title.removeprefix("final ")) for column in shown]
-    return {
-        heading.replace("{metric}", metric): column.side for heading, column in zip(headings, shown, strict=True)
-    }, lines
+    return {column.title: column.side for column in shown}, lines
 
 
 def least(headings: Iterable[str]) -> list[str]:
@@ -269,13 +249,13 @@ def least(headings: Iterable[str]) -> list[str]:
     return [heading for start in _LEAST for heading in known if heading.startswith(start)]
 
 
-def note(headings: Iterable[str], lines: Sequence[Sequence[Text]]) -> str:
+def note(headings: Iterable[str], lines: Iterable[Sequence[object]]) -> str:
     """Return what the headings and cells of a table mean, as far as they occur in it.
 
     >>> note(["experiment", "perplexity"], [])
     'perplexity: lower is better; bold: the best finished experiment on the same data and partition'
     """
-    held = " ".join([*headings, *(cell.plain for line in lines for cell in line[1:])])
+    held = " ".join([*headings, *(str(cell) for line in lines for cell in line[1:])])
     return "; ".join(text for word, text in _NOTES.items() if word in held)
 
 

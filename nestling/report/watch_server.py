@@ -101,19 +101,20 @@ class Snapshots:
     def _look(self) -> None:
         began = time.monotonic()
         stamps = self._runs.stamps()
-        new = {"live": self._runs.now(stamps)}
+        self._publish("live", self._runs.now(stamps))
+        self._look_seconds = time.monotonic() - began  # without the page, which is slower and has its own pace
         due = began - self._last_page >= max(_EVERY, _SHARE * self._page_seconds)
         if due and stamps != self._stamps:  # else it is due at a later look
             page_began = time.monotonic()
-            new["page"] = page_data(self._folder)
+            self._publish("page", page_data(self._folder, live=True))
             self._stamps, self._last_page = stamps, time.monotonic()
             self._page_seconds = self._last_page - page_began
         self._last_look = time.monotonic()
-        self._look_seconds = self._last_look - began
-        texts = {kind: json.dumps(value, allow_nan=False, separators=(",", ":")) for kind, value in new.items()}
+
+    def _publish(self, kind: str, value: dict[str, Any]) -> None:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         with self._changed:
-            for kind, text in texts.items():
-                self._latest[kind] = hashlib.sha256(text.encode()).hexdigest()[:16], text
+            self._latest[kind] = hashlib.sha256(text.encode()).hexdigest()[:16], text
             self._changed.notify_all()
 
 

@@ -25,6 +25,10 @@ Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]  # what TOML and JSON pr
 Rounds = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # folders of checkpoints have six digits
 Clients = Annotated[int, msgspec.Meta(ge=1, le=10**7)]  # the share of each is held in memory
 File = Annotated[str, msgspec.Meta(description="a file")]
+_PARTS = (
+    "fedprox, feddyn, fjord, median, trimmed-mean, krum, multi-krum, clip-norm, dp or module:factory, separated by "
+    "commas, each with a value or without"
+)
 
 Precision = Literal["full", "mixed"]
 Format = Literal["dense", "topk", "8-bit", "1-bit", "topk-8bit", "topk-1bit"]
@@ -407,9 +411,7 @@ class Experiment(_Settings, frozen=True):
     method: Annotated[str, msgspec.Meta(description="a name of 'nestling list methods', or module:factory")] = (
         "heterofl"
     )
-    parts: Annotated[
-        str, msgspec.Meta(description="names of parts, or module:factory, each with a value or without")
-    ] = ""
+    parts: Annotated[str, msgspec.Meta(description=_PARTS)] = ""
     options: dict[str, Any] = {}
     rounds: Rounds = 10
     seed: Seed = 0

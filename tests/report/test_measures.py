@@ -45,9 +45,9 @@ def test_a_regression_is_judged_by_its_error(tmp_path):
     rows = compare([read(tmp_path / "good"), read(tmp_path / "bad")])
     json.dumps(rows)
     shown = {column.title: column.cells for column in columns(rows)}
-    assert [cell.best for cell in shown["final rmse"]] == [True, False]
-    assert "%" not in shown["final rmse"][0].text
-    assert "final worst" not in shown  # where there is one size, none is the worst
+    assert [cell.best for cell in shown["rmse"]] == [True, False]
+    assert "%" not in shown["rmse"][0].text
+    assert "worst rmse" not in shown  # where there is one size, none is the worst
     runs = [read(tmp_path / "good"), read(tmp_path / "bad")]
     assert headline(experiments(runs)).heading.startswith("good reaches")
     assert format_metric(good.summary["final"], good.summary["metrics"]).startswith("rmse 0.")

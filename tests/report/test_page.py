@@ -127,7 +127,7 @@ def test_every_panel_has_its_section_and_a_sentence(data):
 
 def test_what_is_unfinished_is_said(data):
     (problem,) = data["problems"]
-    assert problem.startswith("nefl-digits, seed 0, is not finished (4 of 8 rounds); it goes on with")
+    assert problem.startswith("nefl-digits (seed 0) is not finished (4 of 8 rounds); it goes on with")
 
 
 def test_numbers_are_those_of_the_summary(folder, data):
@@ -139,7 +139,7 @@ def test_numbers_are_those_of_the_summary(folder, data):
     cells = dict(zip(titles, row["cells"], strict=True))
     means = {
         title: (summary["final"][key] + other["final"][key]) / 2
-        for title, key in (("final global", "global_accuracy"), ("final worst", "worst_submodel"))
+        for title, key in (("global accuracy", "global_accuracy"), ("worst accuracy", "worst_submodel"))
     }
     for title, mean in means.items():
         assert cells[title]["value"] == pytest.approx(mean, abs=1e-12)
@@ -317,7 +317,7 @@ def test_the_command_prints_json_alone(folder, tmp_path):
 
 def test_the_command_prints_the_table_for_papers(folder, tmp_path):
     text = program(folder, "--markdown", "--out", tmp_path / "page.html").stdout
-    assert text.startswith("| experiment | seeds | rounds | final global |")
+    assert text.startswith("| experiment | seeds | rounds | global accuracy |")
     assert "| heterofl-digits | 2 | 8 | " in text
     text = program(folder, "--latex", "--out", tmp_path / "page.html").stdout
     assert r"\begin{tabular}{lrr" in text
@@ -351,7 +351,7 @@ results.titles = texts("#learning-curves .title");
 document.querySelector(".legend button").click();
 results.kept = names();
 results.hiddenRows = all("tr.off").length;
-all('[data-slot="table comparison"] thead button').find((one) => one.textContent === "final global").click();
+all('[data-slot="table comparison"] thead button').find((one) => one.textContent === "global accuracy").click();
 results.sorted = column();
 results.csv = Tables.csv(stored.tables[0]);
 scrollTo(0, 700);
@@ -441,7 +441,7 @@ def test_choices_of_the_reader_stay_when_the_page_is_drawn_again(data, tmp_path)
     assert set(results["kept"]) == {"FedRolex", "HeteroFL", "NeFL"}
     assert results["hiddenRows"] == 1 + len([row for row in data["tables"][1]["rows"] if row["experiment"] == 0])
     assert results["sorted"] == sorted(results["sorted"], reverse=True)
-    assert results["csv"].splitlines()[0].startswith("experiment,seeds,rounds,final global")
+    assert results["csv"].splitlines()[0].startswith("experiment,seeds,rounds,global accuracy")
     assert results["csv"].count("\r\n") == 5
     again = results["again"]
     assert again["lead"] == ["Another round is done."]

@@ -100,32 +100,32 @@ def test_a_statistic_lies_among_its_values(values):
 
 def test_the_best_of_a_column_is_bold_whichever_way_is_better():
     rows = compare([run("good", accuracy=0.9, bytes=4000), run("cheap", accuracy=0.8, bytes=3000)])
-    assert bold(rows, "final global") == bold(rows, "best global") == ["good"]
+    assert bold(rows, "global accuracy") == bold(rows, "best accuracy") == ["good"]
     assert bold(rows, "data sent") == ["cheap"]
     assert bold(rows, "client MACs") == []  # all alike
     assert [style.style for style in terminal(rows)[1][0]][3] == "bold green"
 
 
 def test_nobody_wins_alone_unfinished_or_on_other_data():
-    assert bold(compare([run()]), "final global") == []
+    assert bold(compare([run()]), "global accuracy") == []
     rows = compare([run("a"), run("b", accuracy=0.9, dataset="mnist"), run("c", accuracy=0.99, finished=False)])
-    assert bold(rows, "final global") == []
+    assert bold(rows, "global accuracy") == []
 
 
 def test_accuracies_and_perplexities_do_not_compete():
     words = Evaluation(3, {"perplexity": 30.0, "worst_submodel": 70.0}, {})
     fewer = Evaluation(3, {"perplexity": 20.0, "worst_submodel": 90.0}, {})
     rows = compare([run("a"), run("x", final=words, best=words), run("y", final=fewer, best=fewer)])
-    assert bold(rows, "final perplexity") == bold(rows, "best round") == ["y"]
-    assert bold(rows, "final worst") == ["x"]
-    (worst,) = [column for column in columns(rows) if column.title == "final worst"]
+    assert bold(rows, "perplexity") == bold(rows, "best round") == ["y"]
+    assert bold(rows, "worst sub-model") == ["x"]
+    (worst,) = [column for column in columns(rows) if column.title == "worst sub-model"]
     assert [cell.text for cell in worst.cells] == ["25.0 %", "70", "90"]
 
 
 def test_a_model_of_one_size_has_no_worst_sub_model():
     whole, small = Level(1.0, 1000), Level(0.5, 250)
     rows = compare([run("whole", levels={"full": whole}), run("mixed", levels={"a": whole, "b": small})])
-    (worst,) = [column for column in columns(rows) if column.title == "final worst"]
+    (worst,) = [column for column in columns(rows) if column.title == "worst accuracy"]
     assert [cell.text for cell in worst.cells] == ["–", "25.0 %"]
     assert rows[0]["final"]["worst_submodel"]["mean"] == 0.25  # in JSON, as in summary.json
 
@@ -134,14 +134,14 @@ def test_columns_without_values_are_left_out():
     titles = [column.title for column in columns(compare([run(seconds=None)]))]
     assert "time" not in titles
     assert "simulated time" not in titles
-    assert "final local" not in titles
+    assert "local accuracy" not in titles
 
 
 def test_a_perplexity_is_shown_once_under_its_label():
     masked = {"perplexity": 1145.0, "perplexity_all": 1145.0, "perplexity_masked": 3000.0}
     rows = compare([run("x", final=Evaluation(3, masked, {}), best=None)])
     titles = [column.title for column in columns(rows)]
-    assert {"final perplexity all", "final perplexity masked"} <= set(titles)
-    assert "final perplexity" not in titles
+    assert {"perplexity all", "perplexity masked"} <= set(titles)
+    assert "perplexity" not in titles
     plain = compare([run("x", final=Evaluation(3, {"perplexity": 9.0}, {}), best=None)])
-    assert "final perplexity" in [column.title for column in columns(plain)]
+    assert "perplexity" in [column.title for column in columns(plain)]

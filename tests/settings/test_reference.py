@@ -7,6 +7,7 @@ import pytest
 
 from nestling.docstrings import entries
 from nestling.errors import NestlingError
+from nestling.methods.registry import PARTS
 from nestling.settings import Experiment
 from nestling.settings.reference import choices, reference, tables
 from nestling.settings.validation import built
@@ -38,6 +39,11 @@ def test_docstrings_describe_no_setting_that_does_not_exist():
     assert kinds.keys() == tables().keys()
     for kind in kinds.values():
         assert list(entries(kind.__doc__, "Attributes")) == [field.name for field in msgspec.structs.fields(kind)]
+
+
+def test_all_parts_are_named():
+    (row,) = (row for row in ROWS if row.name == "parts")
+    assert set(PARTS) <= set(re.findall(r"[\w-]+", row.accepted))
 
 
 def refused(row):
