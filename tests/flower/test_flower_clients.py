@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nestling.errors import ConfigError, RunError, RunFailed
-from nestling.experiment import resume, run
+from nestling.experiment import find, resume, run
 from nestling.experiment.device_run import run_on_devices
 from nestling.flower.array_codec import encode_tensor
 from nestling.flower.node_worker import NodeConfig
@@ -40,6 +40,12 @@ def events(folder):
         slow(["method=fedavg", "parts=feddyn:0.1"]),
         slow(["select_rows=true", "data.partition=classes", "data.classes_per_client=3"]),
         slow(["model.options.norm=bn", "server.optimizer=fedadam", "server.lr=0.01"]),
+        slow(["evaluate.local=own-data", "data.partition=classes", "data.classes_per_client=3"]),
+        slow(["evaluate.local=own-data", "model.options.norm=bn"]),
+        slow(["method=lg-fedavg", "data.partition=classes", "data.classes_per_client=3"]),
+        slow(["method=lg-fedavg", "upload.format=topk-8bit", "upload.feedback=true", "model.options.norm=bn"]),
+        slow(["method=standalone", "fleet.per_round=4", "fleet.assign=dynamic"]),
+        slow(["method=lg-fedavg", "parts=median"]),
     ],
 )
 def test_the_same_bytes_as_in_simulation(tmp_path, settings):
@@ -210,6 +216,16 @@ def test_a_round_with_too_few_updates_is_thrown_away(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("norm", ["none", "bn"])
+def test_honest_devices_of_all_sizes_are_near_the_median_norm(tmp_path, norm):
+    """The change per value of level e is four times that of the median."""
+    sizes = ["fleet.levels=a-b-c-d-e", "model.width=1.0", f"model.options.norm={norm}"]
+    settings = experiment(*sizes, "evaluate.every=2")
+    result = run_on_devices(settings, Loopback(settings, 10), replace(RULES, norm_bound=2.0), out=tmp_path / "run")
+    assert [line["clients"] for line in result.rounds] == [10, 10], events(tmp_path / "run")
+
+
+@pytest.mark.slow
 def test_coverage_is_what_a_round_trained(tmp_path):
     settings = experiment("rounds=1")
     configs = {client: NodeConfig(client, level="c") for client in range(10)}
@@ -279,10 +295,34 @@ def test_a_node_that_lost_what_it_kept_is_reported(tmp_path):
     assert [kind for kind, message in events(tmp_path / "run") if "client 5 began" in message] == ["kept state lost"]
 
 
-def test_methods_that_devices_do_not_do_are_refused(tmp_path):
-    settings = experiment("method=lg-fedavg")
-    with pytest.raises(ConfigError, match="gives every client tensors of its own"):
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (experiment("method=ds-fl", "data.public_share=0.2"), "exchanges predictions of public samples"),
+        (find("fedavg-words").with_settings(["method=lg-fedavg"]), "not on .*-word: run it in simulation"),
+    ],
+)
+def test_methods_that_devices_do_not_do_are_refused(tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
         run_on_devices(settings, None, RULES, out=tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_clients_are_tested_on_samples_that_only_they_have(tmp_path):
+    """The server knows counts alone; a device that lies or is silent is left out of the mean."""
+    few = ["fleet.clients=5", "fleet.per_round=5", "model.options.norm=none"]
+    settings = experiment("rounds=1", "evaluate.every=1", "evaluate.local=own-data", *few)
+    link = Loopback(settings, 5, {1: header(lambda fields: fields.update(right=10**6)), 2: silent, 3: raises})
+    link.faulty = {"evaluate"}
+    result = run_on_devices(settings, link, replace(RULES, deadline=5.0), out=tmp_path / "run")
+    simulated = run(settings)
+    of_clients, expected = (one.summary["local"] for one in (result, simulated))
+    assert of_clients == {client: expected[client] for client in ("0", "4")}
+    said = [(kind, message) for kind, message in events(tmp_path / "run") if kind.startswith("answer")]
+    assert len(said) == 3
+    assert any("it says that 1000000 of" in message for _, message in said)
+    assert any("out of battery" in message for _, message in said)
+    assert any("client 2 has given no results on its own samples in 5 s" in message for _, message in said)
 
 
 def test_nodes_that_do_not_belong_are_refused_by_name(tmp_path):
