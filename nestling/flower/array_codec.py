@@ -63,6 +63,20 @@ def decode_tensor(encoded: EncodedTensor, like: Tensor, name: str = "tensor") ->
     return torch.from_numpy(values.copy()).view(like.dtype)
 
 
+def npy_values(data: bytes) -> bytes:
+    """Return the values of a tensor that `encode_tensor` has encoded, without the header."""
+    return data[_header_end(data) :]
+
+
+def npy_bytes(dtype: str, shape: tuple[int, ...], values: bytes) -> EncodedTensor:
+    """Return a tensor as `encode_tensor` would, from its values."""
+    empty: torch.dtype = getattr(torch, dtype)
+    bits = torch.empty(0, dtype=_BITS.get(empty, empty)).numpy().dtype
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": bits.str, "fortran_order": False, "shape": shape})
+    return EncodedTensor(dtype, shape, header.getvalue() + values)
+
+
 def _header_end(data: bytes) -> int:
     """Return where the values of an NPY file begin; 0 if it is none."""
     if data[: len(_MAGIC)] != _MAGIC or len(data) < _PREFIX:

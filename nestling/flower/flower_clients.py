@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,7 +161,7 @@ class FlowerClients:
                 answer = early.pop(name)
                 yield from self._usable(open_jobs.pop(name), answer, round)
 
-        turn = 0
+        turn, waited_for = 0, ""
         while open_jobs:
             late, names = time.monotonic() >= end, list(open_jobs)
             start = 0 if in_order or late else turn % len(names)
@@ -178,6 +179,15 @@ class FlowerClients:
                     if name in open_jobs and name not in early:
                         self._lost_to_deadline(open_jobs.pop(name).job, round)
             yield from first_ready()
+            if early and not asked[1:] and waited_for != (first := next(iter(open_jobs))):
+                waited_for = first
+                slow = open_jobs[first].job.who.client
+                report(
+                    "replies held back",
+                    f"{len(early)} replies, as many as the window holds, and all later ones wait for client {slow}: "
+                    "they are merged in the order of jobs (merge-order=arrival does not wait)",
+                    logging.INFO,
+                )
             if not arrived and open_jobs and not late:
                 time.sleep(self._rules.poll)
 

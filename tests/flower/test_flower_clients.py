@@ -1,6 +1,8 @@
 """Rounds over real messages: the same numbers as in simulation, and none of the harm that a client can do."""
 
 import json
+import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from nestling.flower.array_codec import encode_tensor
 from nestling.flower.node_worker import NodeConfig
 from nestling.flower.nodes import RoundRules
 from tests.flower.loopback import Loopback, Silent, experiment
+from tests.processes import call
 
 RULES = RoundRules(poll=0.01, wait=0.2, deadline=60.0)
 
@@ -185,6 +188,29 @@ def test_a_reply_is_merged_once_whoever_sends_it_again(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", ["jobs", "arrival"])
+def test_early_replies_wait_and_no_more_of_them_than_the_window(tmp_path, order):
+    settings = experiment("rounds=1", "fleet.levels=a")
+    link, asked = Loopback(settings, 10, {0: silent}), []
+    pull = link.pull
+
+    def pulling(requests):
+        asked.append(len(requests))
+        return pull(requests)
+
+    link.pull = pulling
+    rules = replace(RULES, merge_order=order, window=3, deadline=4.0)
+    result = run_on_devices(settings, link, rules, out=tmp_path / "run", own_data=False)
+    assert result.rounds[0]["clients"] == 9
+    assert max(asked[1:]) <= 3  # the first asks everybody for an introduction
+    held = [message for kind, message in events(tmp_path / "run") if kind == "replies held back"]
+    assert len(held) == (1 if order == "jobs" else 0)
+    assert order == "arrival" or held[0].startswith(
+        "2 replies, as many as the window holds, and all later ones wait for"
+    )
+
+
+@pytest.mark.slow
 def test_clients_that_failed_rest(tmp_path):
     settings = experiment("rounds=4", "evaluate.every=4")
     result = run_on_devices(settings, Loopback(settings, 10, {0: raises}), replace(RULES, rest=2), out=tmp_path / "run")
@@ -269,6 +295,35 @@ def test_runs_move_between_simulation_and_devices(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX limits")
+def test_a_disk_that_is_full_at_a_checkpoint_leaves_the_last_good_one(tmp_path):
+    """A limit on file size, from the second round on, stands for a disk that is full."""
+    code = (
+        "import resource, signal, sys\n"
+        "from nestling.experiment import Callback\n"
+        "from nestling.experiment.device_run import run_on_devices\n"
+        "from tests.flower.loopback import Loopback, experiment\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "class Full(Callback):\n"
+        "    def on_training(self, training): pass\n"
+        "    def on_round(self, line, state):\n"
+        "        if line['round'] == 2: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))\n"
+        "settings = experiment('rounds=3')\n"
+        "run_on_devices(settings, Loopback(settings, 10), out=sys.argv[1], own_data=False, callbacks=[Full()])\n"
+    )
+    here = tmp_path / "run"
+    done = call([sys.executable, "-c", code, str(here)])
+    assert done.returncode != 0
+    assert "disk" in done.stderr or "File too large" in done.stderr, done.stderr
+    assert [path.name for path in (here / "checkpoints").iterdir() if path.suffix != ".partial"] == ["round-000001"]
+    settings = experiment("rounds=3")
+    result = run_on_devices(settings, Loopback(settings, 10), RULES, out=here, own_data=False)
+    whole = run(settings)
+    assert same(result.state, whole.state)
+    assert result.rounds == whole.rounds
+
+
+@pytest.mark.slow
 def test_what_clients_keep_stays_where_it_is(tmp_path):
     settings = experiment("method=fedavg", "parts=feddyn:0.1", "rounds=1")
     run(settings, out=tmp_path / "simulated")
@@ -327,13 +382,16 @@ def test_clients_are_tested_on_samples_that_only_they_have(tmp_path):
 
 def test_nodes_that_do_not_belong_are_refused_by_name(tmp_path):
     settings = experiment("rounds=1")
-    link = Loopback(settings, 10, configs={3: NodeConfig(2), 5: NodeConfig(11)})
+    old = header(lambda fields: fields.update(version="0.0.1"))
+    link = Loopback(settings, 10, {7: old}, configs={3: NodeConfig(2), 5: NodeConfig(11)})
+    link.faulty = {"query"}
     result = run_on_devices(settings, link, RULES, out=tmp_path / "run")
     refused = [message for kind, message in events(tmp_path / "run") if kind == "node refused"]
-    assert len(refused) == 2
+    assert len(refused) == 3
+    assert "node 107 is refused: it comes from Nestling '0.0.1'" in refused[2]
     assert "node 103 is refused: it says that it is client 2, which the node 102 is" in refused[0]
     assert "fleet.clients is 10" in refused[1]
-    assert result.rounds[0]["clients"] == 8
+    assert result.rounds[0]["clients"] == 7
     other = Loopback(experiment("rounds=1", "local.lr=0.2"), 10)
     with pytest.raises(RunFailed, match="only 0"):
         run_on_devices(settings, other, RULES, out=tmp_path / "other")
