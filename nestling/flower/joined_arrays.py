@@ -18,9 +18,9 @@ from nestling.flower.link import EncodedTensor
 
 SMALL = 2**16  # bytes of a tensor up to which it is joined with others
 _MAX_INDEX = 2**24  # bytes of an index: that of a model with a thousand tensors has some 50 kB
-_TYPES = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "bool")
-_TYPES += ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_SIZES = {name: getattr(torch, name).itemsize for name in _TYPES}
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "bool")
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_SIZES = {name: getattr(torch, name).itemsize for name in _FLOATS + _INTEGERS}
 
 
 class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

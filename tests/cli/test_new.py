@@ -46,7 +46,7 @@ def test_flower_accepts_a_new_app(tmp_path, monkeypatch):
 def test_flower_runs_a_new_app(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "myapp", "--flower"]) == 0
-    keys = f'out="{tmp_path / "run"}" settings="rounds=1 evaluate.samples=100" wait=200.0'
+    keys = f'out="{tmp_path / "run"}" settings="rounds=1"'
     three = "num-supernodes=3 client-resources-num-cpus=1"
     with Federation(tmp_path / "federation", simulation=True) as federation:
         federation.superlink()

@@ -97,7 +97,7 @@ def test_the_same_bytes_as_on_our_engines(federation, tmp_path, settings):
 def test_the_example_of_three_devices_runs_in_simulation(federation, tmp_path):
     out, settings = tmp_path / "run", "rounds=1 evaluate.every=1"
     three = "num-supernodes=3 client-resources-num-cpus=1"
-    keys = f'out="{out}" settings="{settings}" wait=200.0'
+    keys = f'out="{out}" settings="{settings}"'
     said = federation.complete(ROOT / "examples" / "flower" / "app", "--federation-config", three, "-c", keys)
     (line,) = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
     assert line["clients"] == 3, said
