@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bench.apart import machine
+from bench.devices import devices
 from bench.figure import Figure, Table
 from bench.formats import formats
 from bench.groups import groups
@@ -34,6 +35,7 @@ PARTS: dict[str, Part] = {
     "populations": populations,
     "scale": scale,
     "trees": trees,
+    "devices": devices,
     "workers": workers,
     "groups": groups,
     "formats": formats,

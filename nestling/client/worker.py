@@ -31,6 +31,7 @@ from nestling.methods.messages import (
     NormStatisticsJob,
     TestClientModelJob,
     TestJob,
+    TestOwnDataJob,
     TrainJob,
     Update,
 )
@@ -86,6 +87,8 @@ class Worker:
                 return self._norm_statistics(envelope.job, envelope.state)
             case TestJob():
                 return self._test(envelope.job, envelope.state)
+            case TestOwnDataJob():
+                return self._test_own_data(envelope.job, envelope.state)
             case TestClientModelJob():
                 return self._test_client_model(envelope.job, envelope.state | envelope.private)
         raise TypeError(f"a worker cannot do {type(envelope.job).__name__}")
@@ -199,6 +202,14 @@ class Worker:
         submodel = self._submodels.get(job.plan, state)
         with self._drawing("testing", job.part, job.start, everything=submodel.draws.testing):
             return self._answer(submodel, job.part, job.start, job.stop, job.batch)
+
+    @torch.no_grad()
+    def _test_own_data(self, job: TestOwnDataJob, state: State) -> tuple[int, int]:
+        own = self._data.client(job.client)
+        submodel, held = self._submodels.get(job.plan, state), own.held()
+        with self._drawing("testing", job.client, 0, everything=submodel.draws.testing):
+            answer = self._answer(submodel, job.client, 0, len(own), job.batch)
+        return int((held[answer[:, held].argmax(-1)] == own.targets()).sum()), len(own)
 
     @torch.no_grad()
     def _test_client_model(self, job: TestClientModelJob, state: State) -> Answer:

@@ -70,10 +70,6 @@ def run_on_devices(
     """
     folder, rules = Path(out), rules or RoundRules()
     experiment = experiment.with_settings(_RUN_LOCALLY)
-    if experiment.evaluate.local == "own-data":
-        raise ConfigError(
-            "evaluate.local=own-data tests on clients' samples, which do not leave devices: set it to masked"
-        )
     if experiment.server.fan_in:
         raise ConfigError(
             f"server.fan_in={experiment.server.fan_in} merges clients where they train, but every device answers by "
@@ -124,7 +120,7 @@ class DeviceSimulator(Simulator):
         self._nodes, self._rules, self._fleet = Nodes(link, setup, rules), rules, simulation
         data = ServersData(simulation.data, self._nodes) if own_data else simulation.data
         tester = Worker(setup, data, find_device(settings.device), settings.precision)
-        clients = FlowerClients(setup, self._nodes, tester, _token(folder), tick)
+        clients = FlowerClients(setup, self._nodes, tester, test_samples=len(data.test), run=_token(folder), tick=tick)
         super().__init__(replace(simulation, data=data, devices=None), clients=clients)
 
     def participants(self, round: int) -> list[Participant]:
@@ -137,6 +133,17 @@ class DeviceSimulator(Simulator):
             stream = numpy_stream(self._fleet.settings.seed, "replacements", round)
             drawn += stream.choice(others, missing, replace=False).tolist()
         return [who for client in sorted(drawn) if (who := self._participant(client, round)) is not None]
+
+    def evaluate(self, state: ServerState) -> tuple[dict[str, Any], dict[str, float]]:
+        """Test the models of a state, those of clients on their devices."""
+        if not self._nodes.known():  # all rounds were done before this program began
+            self._nodes.wait(state.round + 1)
+        return super().evaluate(state)
+
+    def _own_models(self, state: ServerState) -> list[Participant]:
+        """Return the clients that may have a model of their own: all that are online, as only they know."""
+        clients = self._nodes.online()
+        return [who for client in clients if (who := self._participant(client, state.round)) is not None]
 
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """Run the round after a state; if it gets too few updates, run it again."""

@@ -6,7 +6,7 @@ Both read the same experiment, and know the keys of configurations that `nestlin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ from nestling.flower.flower_api import ClientApp, Context, ContextMemory, Grid, 
 from nestling.flower.flower_clients import check_method
 from nestling.flower.link import Kind, Link, Packet
 from nestling.flower.node_memory import FolderMemory, NodeMemory
-from nestling.flower.node_messages import Training, read
 from nestling.flower.node_worker import NodeWorker
 from nestling.flower.strategy import NestlingStrategy, Played
+from nestling.imported import imported
 from nestling.kernels.device import find_device
 from nestling.settings import Experiment
 
 LoadClient = Callable[[Context], Any]
+_LOADS = "it takes Flower's context and returns the samples of a device"
 
 
 def server_app(experiment: str | Path | Experiment, *, own_data: bool = True) -> ServerApp:
@@ -72,7 +73,7 @@ def strategy(experiment: Experiment, config: Mapping[str, Any], *, own_data: boo
     return NestlingStrategy(play, f"{title(experiment)}, {experiment.rounds} rounds, in {out}")
 
 
-def client_app(experiment: str | Path | Experiment, load_client: LoadClient | None = None) -> ClientApp:
+def client_app(experiment: str | Path | Experiment, load_client: LoadClient | str | None = None) -> ClientApp:
     """Return a ClientApp that trains the slices that it is sent.
 
     Parameters
@@ -80,33 +81,34 @@ def client_app(experiment: str | Path | Experiment, load_client: LoadClient | No
     experiment
         The same as that of the server.
     load_client
-        Returns the samples of the device from the context of its node, in any form that `nestling.federate` takes. By
-        default a node holds those of the simulated client whose number is its ``partition-id``.
+        Returns the samples of the device from the context of its node, in any form that `nestling.federate` takes: a
+        function, or its name, such as ``"myapp.data:load_client"``. By default a node holds those of the simulated
+        client whose number is its ``partition-id``.
     """
+    load = imported(load_client, ConfigError, _LOADS) if isinstance(load_client, str) else load_client
     workers: dict[tuple[str, int | None], NodeWorker] = {}  # of this process: their models are built once
 
     def answer(kind: Kind, packet: Packet, context: Context) -> Packet:
         settings = configured(experiment, context.run_config)
-        config, memory = node_config(context.node_config), _memory(kind, packet, context)
-        if load_client is None and config.client is None:
+        config = node_config(context.node_config)
+        if load is None and config.client is None:
             raise ConfigError("this node has no number: start it with --node-config 'client=0', or another one")
         with clean_torch(settings.threads, settings.device):
             simulation = _simulation(settings.to_toml())
-            key = settings.to_toml(), context.node_id if load_client else None
+            key = settings.to_toml(), context.node_id if load else None
             if key not in workers:
-                data = _OneClient(simulation.data, load_client, context) if load_client else simulation.data
+                data = _OneClient(simulation.data, load, context) if load else simulation.data
                 workers[key] = node_worker(simulation, data)
-            return workers[key].answer(kind, packet, config, memory)
+            return workers[key].answer(kind, packet, config, partial(_memory, context))
 
     return answering_app(answer)
 
 
-def _memory(kind: Kind, packet: Packet, context: Context) -> NodeMemory:
-    """Return where a node keeps what it keeps: its own folder if it has one, else Flower's context."""
+def _memory(context: Context, run: str) -> NodeMemory:
+    """Return where a node keeps what it keeps for a run: its own folder if it has one, else Flower's context."""
     folder = context.node_config.get("folder")
-    if not folder or kind != "train":
+    if not folder:
         return ContextMemory(context)
-    run = read(packet.header, Training).run
     if not run.isalnum():
         raise ConfigError(f"the run {run!r} cannot name a folder")
     return FolderMemory(Path(str(folder)) / run)

@@ -33,6 +33,7 @@ from nestling.methods.messages import (
     NormStatisticsJob,
     TestClientModelJob,
     TestJob,
+    TestOwnDataJob,
     TrainJob,
     Update,
 )
@@ -137,6 +138,8 @@ class SimulatedClients:
                 return float(sum(self._data.size(client) for client in job.clients))
             case TestJob():
                 return job.stop - job.start
+            case TestOwnDataJob():
+                return self._data.size(job.client)
         return len(self._data.test)
 
 

@@ -81,7 +81,6 @@ class Simulator:
     def evaluate(self, state: ServerState) -> tuple[dict[str, Any], dict[str, float]]:
         """Test the models of a state; return the figures, and the local accuracy of every client."""
         simulation = self._simulation
-        own_models = [simulation.participant(client, state.round) for client in state.clients.private.clients()]
         return evaluate(
             simulation.setup,
             state,
@@ -89,9 +88,13 @@ class Simulator:
             simulation.data,
             levels=simulation.levels,
             settings=simulation.settings.evaluate,
-            own_models=own_models,
+            own_models=self._own_models(state) if simulation.setup.private else (),
             on_models=partial(self._keep_statistics, state.round),
         )
+
+    def _own_models(self, state: ServerState) -> list[Participant]:
+        """Return the clients that have a model of their own."""
+        return [self._simulation.participant(client, state.round) for client in state.clients.private.clients()]
 
     def norm_statistics(self, state: ServerState, *, measure: bool = True) -> Mapping[str, State] | None:
         """Return the norm statistics of all tested sub-models: key of a plan → name → tensor.

@@ -29,9 +29,8 @@ def encode_tensor(tensor: Tensor) -> EncodedTensor:
     (2, 3)
     """
     plain = tensor.detach().cpu().contiguous()
-    buffer = io.BytesIO()
-    np.save(buffer, plain.view(_BITS.get(plain.dtype, plain.dtype)).numpy(), allow_pickle=False)
-    return EncodedTensor(_name(tensor.dtype), tuple(tensor.shape), buffer.getvalue())
+    values = plain.view(_BITS.get(plain.dtype, plain.dtype)).numpy()
+    return npy_bytes(_name(tensor.dtype), tuple(tensor.shape), values.reshape(-1).view(np.uint8).data)
 
 
 def decode_tensor(encoded: EncodedTensor, like: Tensor, name: str = "tensor") -> Tensor:
@@ -61,6 +60,20 @@ def decode_tensor(encoded: EncodedTensor, like: Tensor, name: str = "tensor") ->
         return torch.empty(shape, dtype=like.dtype)
     values = np.frombuffer(encoded.data, dtype=expected, offset=start).reshape(shape)
     return torch.from_numpy(values.copy()).view(like.dtype)
+
+
+def npy_values(data: bytes) -> bytes:
+    """Return the values of a tensor that `encode_tensor` has encoded, without the header."""
+    return data[_header_end(data) :]
+
+
+def npy_bytes(dtype: str, shape: tuple[int, ...], values: bytes | memoryview) -> EncodedTensor:
+    """Return a tensor as `encode_tensor` would, from its values."""
+    empty: torch.dtype = getattr(torch, dtype)
+    bits = torch.empty(0, dtype=_BITS.get(empty, empty)).numpy().dtype
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": bits.str, "fortran_order": False, "shape": shape})
+    return EncodedTensor(dtype, shape, b"".join((header.getvalue(), values)))
 
 
 def _header_end(data: bytes) -> int:

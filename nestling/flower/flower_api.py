@@ -23,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
 
 from nestling.errors import DeviceError, RunFailed, first_line
+from nestling.flower.joined_arrays import join, split
 from nestling.flower.link import Answer, EncodedTensor, Kind, Packet, Request
 from nestling.flower.node_messages import MAX_HEADER
 
@@ -41,9 +42,12 @@ __all__ = [
     "Strategy",
     "answering_app",
     "array_record",
+    "content_of",
+    "packet_in",
 ]
 
 _HEADER, _TENSORS, _BLOB, _KEPT = "nestling.header", "nestling.tensors", "nestling.blob", "nestling.kept"
+_JOINED, _INDEX = "nestling.joined", "nestling.index"
 _TYPES: dict[Kind, str] = {
     "query": MessageType.QUERY,
     "train": MessageType.TRAIN,
@@ -66,7 +70,7 @@ class GridLink:
     def push(self, request: Request) -> str | None:
         """Send a request; return its id, or None if it could not be sent."""
         message = Message(
-            content=_content(request.packet),
+            content=content_of(request.packet),
             dst_node_id=request.node,
             message_type=_TYPES[request.kind],
             ttl=request.seconds,
@@ -115,7 +119,7 @@ def answering_app(answer: Answering) -> ClientApp:
 
     def register(kind: Kind) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
-            return Message(_content(answer(kind, _packet(message.content), context)), reply_to=message)
+            return Message(content_of(answer(kind, packet_in(message.content), context)), reply_to=message)
 
         return handle
 
@@ -135,20 +139,29 @@ def array_record(tensors: Mapping[str, EncodedTensor]) -> ArrayRecord:
     )
 
 
-def _content(packet: Packet) -> RecordDict:
+def content_of(packet: Packet) -> RecordDict:
+    """Return a packet as the content of a message."""
+    arrays, joined, index = join(packet.tensors)
     config: dict[str, Any] = {_HEADER: packet.header, **({_BLOB: packet.blob} if packet.blob else {})}
-    return RecordDict({_TENSORS: array_record(packet.tensors), _HEADER: ConfigRecord(config)})
+    if joined is not None:
+        arrays[_JOINED], config[_INDEX] = joined, index
+    return RecordDict({_TENSORS: array_record(arrays), _HEADER: ConfigRecord(config)})
 
 
-def _packet(content: RecordDict) -> Packet:
+def packet_in(content: RecordDict) -> Packet:
     """Return the packet in a message, which may hold anything else."""
     arrays, config = content.get(_TENSORS), content.get(_HEADER)
     if not isinstance(arrays, ArrayRecord) or not isinstance(config, ConfigRecord) or len(content) != 2:
         raise DeviceError("it is not a message of Nestling")
-    header, blob = config.get(_HEADER), config.get(_BLOB, b"")
+    header, blob, index = config.get(_HEADER), config.get(_BLOB, b""), config.get(_INDEX, b"")
     if not isinstance(header, str) or len(header) > MAX_HEADER or not isinstance(blob, bytes):
         raise DeviceError("its header is not a text of Nestling")
-    return Packet(header, {name: _tensor(name, array) for name, array in arrays.items()}, blob)
+    tensors = {name: _tensor(name, array) for name, array in arrays.items()}
+    joined = tensors.pop(_JOINED, None)
+    small = split(joined, index) if joined is not None and isinstance(index, bytes) else {}
+    if small.keys() & tensors.keys():
+        raise DeviceError(f"it holds the tensor {min(small.keys() & tensors.keys())[:60]!r} twice")
+    return Packet(header, small | tensors, blob)
 
 
 def _tensor(name: str, array: Array) -> EncodedTensor:
@@ -162,6 +175,6 @@ def _answer(message: Message) -> Answer:
     if message.has_error():
         return Answer(request, error=f"{message.error.reason} (code {message.error.code})")
     try:
-        return Answer(request, _packet(message.content))
+        return Answer(request, packet_in(message.content))
     except DeviceError as problem:
         return Answer(request, error=str(problem))

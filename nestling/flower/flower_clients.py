@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +20,22 @@ from nestling.flower.array_codec import encode_tensor
 from nestling.flower.link import Answer, EncodedTensor, Link, Packet, Request
 from nestling.flower.node_messages import Training, raw, write
 from nestling.flower.node_statistics import norm_statistics
+from nestling.flower.node_tests import own_data_counts, own_model_answers
 from nestling.flower.nodes import Nodes, RoundRules, reason_of
 from nestling.flower.update_checks import IssuedJob, NormBound, change_size, checked_update
 from nestling.methods.context import Setup
-from nestling.methods.messages import Job, JobEnvelope, NormStatisticsJob, TestJob, TrainJob, Update
+from nestling.methods.messages import (
+    Job,
+    JobEnvelope,
+    NormStatisticsJob,
+    TestClientModelJob,
+    TestJob,
+    TestOwnDataJob,
+    TrainJob,
+    Update,
+)
 from nestling.server.state import ServerState
+from nestling.tasks.task import SampleTask
 
 _GRACE = 600.0  # seconds for which a message stays valid after its deadline: clocks of machines differ
 
@@ -41,8 +53,8 @@ class FlowerClients:
         The experiment.
     nodes
         The devices.
-    tester
-        Tests models on the server's own samples.
+    tester, test_samples
+        Tests models on the server's own samples, and how many of these are for tests.
     run
         A text that tells this run from others, in what nodes keep.
     tick
@@ -50,10 +62,18 @@ class FlowerClients:
     """
 
     def __init__(
-        self, setup: Setup, nodes: Nodes, tester: Worker, run: str, tick: Callable[[], None] | None = None
+        self,
+        setup: Setup,
+        nodes: Nodes,
+        tester: Worker,
+        *,
+        test_samples: int,
+        run: str,
+        tick: Callable[[], None] | None = None,
     ) -> None:
         check_method(setup)
         self._setup, self._nodes, self._tester, self._run, self._tick = setup, nodes, tester, run, tick
+        self._test_samples = test_samples
 
     @property
     def _link(self) -> Link:
@@ -78,22 +98,30 @@ class FlowerClients:
         self._check_enough(merged, len(jobs))
 
     def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
-        """Return the results of all jobs, in order: tests are done here, norm statistics are asked of the devices."""
-        del state
-        asked = [job for job in jobs if isinstance(job, NormStatisticsJob)]
-        measured = norm_statistics(self._setup, self._nodes, asked, download)
-        results: list[Any] = []
-        for job in jobs:
-            if isinstance(job, NormStatisticsJob):
-                results.append(measured.pop(0))
-            elif isinstance(job, TestJob) and isinstance(job.part, str):
-                results.append(self._tester(JobEnvelope(job, download(job.plan))))
-            else:
-                raise ConfigError(
-                    f"a {type(job).__name__} tests what only a client has, which devices do not do yet: set "
-                    "evaluate.local=masked"
-                )
-        return results
+        """Return the results of all jobs, in order: the server tests on its own samples, devices do the rest."""
+        setup, nodes = self._setup, self._nodes
+        kinds = (TestJob, NormStatisticsJob, TestOwnDataJob, TestClientModelJob)
+        by_kind: dict[type, list[Any]] = {kind: [job for job in jobs if type(job) is kind] for kind in kinds}
+        results: dict[type, list[Any]] = {
+            TestJob: [self._tester(JobEnvelope(job, download(job.plan))) for job in by_kind[TestJob]],
+            NormStatisticsJob: norm_statistics(setup, nodes, by_kind[NormStatisticsJob], download),
+            TestOwnDataJob: own_data_counts(setup, nodes, by_kind[TestOwnDataJob], download),
+            TestClientModelJob: own_model_answers(
+                setup,
+                nodes,
+                by_kind[TestClientModelJob],
+                download,
+                self._outputs_like,
+                run=self._run,
+                round=state.round,
+            ),
+        }
+        return [results[type(job)].pop(0) for job in jobs]
+
+    def _outputs_like(self, plan: Plan, state: State) -> torch.Tensor:
+        """Return an empty tensor in the shape of a sub-model's outputs on all test samples."""
+        first = self._tester(JobEnvelope(TestJob(plan, "test", 0, 1, 1), state))
+        return torch.empty((self._test_samples, *first.shape[1:]), dtype=first.dtype)
 
     def _hand_out(self, jobs: Sequence[TrainJob], slices: _LastSlice) -> dict[str, IssuedJob]:
         """Send all jobs; return them by the ids of their requests, in order."""
@@ -133,7 +161,7 @@ class FlowerClients:
                 answer = early.pop(name)
                 yield from self._usable(open_jobs.pop(name), answer, round)
 
-        turn = 0
+        turn, waited_for = 0, ""
         while open_jobs:
             late, names = time.monotonic() >= end, list(open_jobs)
             start = 0 if in_order or late else turn % len(names)
@@ -151,6 +179,15 @@ class FlowerClients:
                     if name in open_jobs and name not in early:
                         self._lost_to_deadline(open_jobs.pop(name).job, round)
             yield from first_ready()
+            if early and not asked[1:] and waited_for != (first := next(iter(open_jobs))):
+                waited_for = first
+                slow = open_jobs[first].job.who.client
+                report(
+                    "replies held back",
+                    f"{len(early)} replies, as many as the window holds, and all later ones wait for client {slow}: "
+                    "they are merged in the order of jobs (merge-order=arrival does not wait)",
+                    logging.INFO,
+                )
             if not arrived and open_jobs and not late:
                 time.sleep(self._rules.poll)
 
@@ -251,10 +288,10 @@ def coverage(setup: Setup, plans: Iterable[Plan]) -> dict[str, float]:
 def check_method(setup: Setup) -> None:
     """Raise `ConfigError` if an experiment needs something of clients that devices do not do yet."""
     method = setup.method
-    if setup.private:
+    if setup.private and not isinstance(setup.task, SampleTask):
         raise ConfigError(
-            f"{method.name} gives every client tensors of its own, which are tested where the clients are: devices do "
-            "not do that yet, so run it in simulation"
+            f"{method.name} gives every client a model of its own, which devices test on samples with one target each, "
+            f"not on {setup.task.name}: run it in simulation"
         )
     for hook in ("send", "reply", "public_work"):
         if method.overriding(hook):

@@ -1,4 +1,4 @@
-"""What a node keeps from round to round: residuals of uploads, FedDyn's control variates.
+"""What a node keeps from round to round: private tensors, residuals of uploads, FedDyn's control variates.
 
 The two last versions are kept: a server that was killed asks for its running round again, and the client then begins
 from what it had kept before that round.
@@ -7,6 +7,7 @@ from what it had kept before that round.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +22,8 @@ from nestling.methods.context import Setup
 from nestling.methods.messages import Update
 from nestling.server.client_store import ClientStore
 
-_FILE = re.compile(r"round-(\d{6})\.safetensors")
+_FILE = re.compile(r"round-(\d{6})\.kept")
+_LENGTH = 8  # bytes of the length of the first of the two packs that a version holds
 
 
 class NodeMemory(Protocol):
@@ -56,9 +58,9 @@ class FolderMemory:
         """Keep these versions and no others."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for round, data in versions.items():
-            write_whole(self._folder / f"round-{round:06d}.safetensors", data)
+            write_whole(self._folder / f"round-{round:06d}.kept", data)
         for round in self.read().keys() - versions.keys():
-            (self._folder / f"round-{round:06d}.safetensors").unlink()
+            (self._folder / f"round-{round:06d}.kept").unlink()
 
 
 class DictMemory(dict[int, bytes]):
@@ -74,30 +76,38 @@ class DictMemory(dict[int, bytes]):
         self.update(versions)
 
 
-def kept_state(setup: Setup, memory: NodeMemory, round: int, plan: Plan) -> tuple[int, dict[str, Tensor]]:
-    """Return the round of what was kept before a round (0 for nothing), and that, cut to the slice of `plan`."""
+def kept_state(
+    setup: Setup, memory: NodeMemory, round: int, plan: Plan
+) -> tuple[int, dict[str, Tensor], dict[str, Tensor]]:
+    """Return the round of what was kept before a round (0 for nothing), and that, cut to the slice of `plan`.
+
+    First the private tensors, then the client state.
+    """
     number, store = _before(memory, round)
-    _, state = store.get(setup, 0, plan, setup.model.state_dict())
-    return number, state
+    return number, *store.get(setup, 0, plan, setup.model.state_dict())
 
 
 def keep_state(setup: Setup, memory: NodeMemory, round: int, update: Update) -> None:
-    """Keep the client state of an update, and the version before it."""
+    """Keep the private tensors and the client state of an update, and the version before it."""
     number, store = _before(memory, round)
     earlier = {number: memory.read()[number]} if number else {}
-    store.put_kept(setup, 0, update, round)
-    memory.write({**earlier, round: pack(*store.kept.get(0))})
+    update = replace(update, who=(replace(update.who[0], client=0),))  # a node is one client, whatever its number
+    store.put(setup, update, round, setup.model.state_dict())
+    private, kept = (pack(*files.get(0)) for files in (store.private, store.kept))
+    memory.write({**earlier, round: len(private).to_bytes(_LENGTH, "little") + private + kept})
 
 
 def _before(memory: NodeMemory, round: int) -> tuple[int, ClientStore]:
     """Return the last version that was kept before a round, and its number."""
-    store = ClientStore.start(None)
     versions = memory.read()
     for number in sorted((number for number in versions if number < round), reverse=True):
+        store, data = ClientStore.start(None), versions[number]
+        end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
         try:
-            store.kept.put(0, number, *unpack(versions[number]))
+            store.private.put(0, number, *unpack(data[_LENGTH:end]))
+            store.kept.put(0, number, *unpack(data[end:]))
         except StateError as problem:
             report("kept state damaged", f"what this node kept in round {number} cannot be read: {problem}")
             continue
         return number, store
-    return 0, store
+    return 0, ClientStore.start(None)

@@ -5,6 +5,8 @@ Both sides must have the same version of Nestling, and both the same `FORMAT`: o
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -14,6 +16,7 @@ from nestling.cut import Plan
 from nestling.errors import DeviceError, PlanError, first_line
 
 FORMAT = "nestling-devices-1"
+ANSWER = "answer"  # the name of the tensor with a model's outputs
 MAX_HEADER = 2**24  # bytes of JSON: a plan of random units of a large model has some 100 kB
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -23,7 +26,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=200)]
 _T = TypeVar("_T", bound="Message")
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class Message(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, tag=True, tag_field="message"):
     """What every message begins with.
 
     Attributes
@@ -123,6 +126,44 @@ class Measured(Message, frozen=True, kw_only=True):
     batches: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
 
+class OwnDataTest(Message, frozen=True, kw_only=True):
+    """A `TestOwnDataJob`: the sub-model is sent with it."""
+
+    client: _Count
+    plan: msgspec.Raw
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+
+
+class OwnDataTested(Message, frozen=True, kw_only=True):
+    """The reply to an `OwnDataTest`: of so many samples, so many were predicted right."""
+
+    right: _Count
+    samples: _Count
+
+
+class OwnModelTest(Message, frozen=True, kw_only=True):
+    """A `TestClientModelJob`, of what the client kept up to a round: the rest of its model is sent with it."""
+
+    run: _Text
+    round: Annotated[int, msgspec.Meta(ge=0, le=999_999)]
+    client: _Count
+    level: _Text
+    samples: _Count
+    seed: _Number
+    plan: msgspec.Raw
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+    norm_batch: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+
+
+class OwnModelTested(Message, frozen=True, kw_only=True):
+    """The reply to an `OwnModelTest`: the round of what the client had kept.
+
+    The model's outputs come with it, unless nothing was kept (0).
+    """
+
+    kept: _Count
+
+
 def write(message: Message) -> str:
     """Return a message as JSON text.
 
@@ -132,16 +173,17 @@ def write(message: Message) -> str:
     return msgspec.json.encode(message).decode()
 
 
-def read(text: str, kind: type[_T]) -> _T:
-    """Return the message in a JSON text, which may be anything; raise `DeviceError` if it is not of this kind."""
+def read(text: str, *kinds: type[_T]) -> _T:
+    """Return the message in a JSON text, which may be anything; raise `DeviceError` if it is of none of these kinds."""
     if len(text) > MAX_HEADER:
         raise DeviceError(f"its header has {len(text)} characters, more than {MAX_HEADER}")
     try:
         stamp = msgspec.json.decode(text, type=_Stamp)
         if stamp.format == FORMAT and stamp.version == __version__:
-            return msgspec.json.decode(text, type=kind)
+            return msgspec.json.decode(text, type=reduce(or_, kinds))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise DeviceError(f"its header is not a {kind.__name__} message: {first_line(problem)[:200]}") from None
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise DeviceError(f"its header is not a {names} message: {first_line(problem)[:200]}") from None
     raise DeviceError(
         f"it comes from Nestling {stamp.version[:40]!r} with messages {stamp.format[:40]!r}, and here is "
         f"{__version__!r} with {FORMAT!r}: install the same version on the server and on every device"

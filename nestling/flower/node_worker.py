@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,8 +22,13 @@ from nestling.flower.array_codec import decode_state, packed
 from nestling.flower.link import EncodedTensor, Kind, Packet
 from nestling.flower.node_memory import NodeMemory, keep_state, kept_state
 from nestling.flower.node_messages import (
+    ANSWER,
     Capacity,
     Measured,
+    OwnDataTest,
+    OwnDataTested,
+    OwnModelTest,
+    OwnModelTested,
     Question,
     Statistics,
     Trained,
@@ -34,7 +39,13 @@ from nestling.flower.node_messages import (
 )
 from nestling.machine import memory as machine_memory
 from nestling.methods.context import Participant, Setup
-from nestling.methods.messages import JobEnvelope, NormStatisticsJob, TrainJob
+from nestling.methods.messages import (
+    JobEnvelope,
+    NormStatisticsJob,
+    TestClientModelJob,
+    TestOwnDataJob,
+    TrainJob,
+)
 from nestling.model_inputs import arguments
 from nestling.sizing.step_time import submodel_seconds
 
@@ -78,13 +89,21 @@ class NodeWorker:
     def __init__(self, setup: Setup, data: FederatedData, worker: Worker) -> None:
         self._setup, self._data, self._worker = setup, data, worker
 
-    def answer(self, kind: Kind, packet: Packet, config: NodeConfig, memory: NodeMemory) -> Packet:
-        """Return the answer to a message; raise if it cannot be given."""
+    def answer(self, kind: Kind, packet: Packet, config: NodeConfig, memory: Callable[[str], NodeMemory]) -> Packet:
+        """Return the answer to a message; raise if it cannot be given. `memory` is what is kept for a run."""
         if kind == "query":
             return self._introduce(read(packet.header, Question), config)
         if kind == "train":
-            return self._train(packet, memory)
-        return self._measure(packet)
+            training = read(packet.header, Training)
+            return self._train(training, packet, memory(training.run))
+        match read(packet.header, Statistics, OwnDataTest, OwnModelTest):
+            case Statistics() as statistics:
+                return self._measure(statistics, packet)
+            case OwnDataTest() as test:
+                return self._test_own_data(test, packet)
+            case OwnModelTest() as test:
+                return self._test_own_model(test, packet, memory(test.run))
+        raise DeviceError("this is no message to a node")
 
     def _introduce(self, question: Question, config: NodeConfig) -> Packet:
         setup, client = self._setup, config.client
@@ -104,16 +123,13 @@ class NodeWorker:
         )
         return Packet(write(capacity))
 
-    def _train(self, packet: Packet, memory: NodeMemory) -> Packet:
-        setup, request = self._setup, read(packet.header, Training)
-        plan, level = plan_of(request.plan), parse_level(request.level)
-        sent = self._slice(plan, packet.tensors, "")
-        held = self._data.client(request.client).held() if setup.select_rows else None
-        who = Participant(request.client, level, request.samples, request.seed, held)
-        kept, state = kept_state(setup, memory, request.round, plan) if setup.clients_keep else (0, {})
-        job = TrainJob(who, plan, request.round, request.lr)
-        update = self._worker(JobEnvelope(job, sent, {}, state))
-        if update.client_state:
+    def _train(self, request: Training, packet: Packet, memory: NodeMemory) -> Packet:
+        setup, plan = self._setup, plan_of(request.plan)
+        sent = self._slice(plan, packet.tensors)
+        kept, private, state = kept_state(setup, memory, request.round, plan) if setup.clients_keep else (0, {}, {})
+        job = TrainJob(self._who(request), plan, request.round, request.lr)
+        update = self._worker(JobEnvelope(job, sent, private, state))
+        if setup.clients_keep:
             keep_state(setup, memory, request.round, update)
         reply = Trained(
             ticket=request.ticket,
@@ -128,22 +144,52 @@ class NodeWorker:
             return Packet(write(reply), blob=update.message)
         return Packet(write(reply), packed({name: update.state[name] for name in travelling(setup, update.state)}))
 
-    def _measure(self, packet: Packet) -> Packet:
-        request = read(packet.header, Statistics)
+    def _who(self, request: Training | OwnModelTest) -> Participant:
+        held = self._data.client(request.client).held() if self._setup.select_rows else None
+        return Participant(request.client, parse_level(request.level), request.samples, request.seed, held)
+
+    def _test_own_data(self, request: OwnDataTest, packet: Packet) -> Packet:
+        plan = plan_of(request.plan)
+        state = self._slice(plan, packet.tensors, more=self._setup.norm_statistics)
+        right, samples = self._worker(JobEnvelope(TestOwnDataJob(plan, request.client, request.batch), state))
+        return Packet(write(OwnDataTested(ticket=request.ticket, right=right, samples=samples)))
+
+    def _test_own_model(self, request: OwnModelTest, packet: Packet, memory: NodeMemory) -> Packet:
+        plan = plan_of(request.plan)
+        kept, private, _ = kept_state(self._setup, memory, request.round + 1, plan)
+        reply = write(OwnModelTested(ticket=request.ticket, kept=kept))
+        if not kept:
+            return Packet(reply)
+        job = TestClientModelJob(self._who(request), plan, request.batch, request.norm_batch)
+        answer = self._worker(JobEnvelope(job, self._slice(plan, packet.tensors), private))
+        return Packet(reply, packed({ANSWER: answer}))
+
+    def _measure(self, request: Statistics, packet: Packet) -> Packet:
         tensors: dict[str, Tensor] = {}
         batches = 0
         for place, part in enumerate(request.plans):
             plan = plan_of(part)
-            state = self._slice(plan, packet.tensors, f"{place}/")
+            state = self._slice(plan, packet.tensors, prefix=f"{place}/")
             sums, batches = self._worker(JobEnvelope(NormStatisticsJob(plan, (request.client,), request.batch), state))
             tensors |= {f"{place}/{name}": value for name, value in sums.items()}
         return Packet(write(Measured(ticket=request.ticket, batches=batches)), packed(tensors))
 
-    def _slice(self, plan: Plan, tensors: Mapping[str, EncodedTensor], prefix: str) -> dict[str, Tensor]:
-        """Return the slice of a plan as it was sent; tensors that do not travel have their initial values."""
+    def _slice(
+        self,
+        plan: Plan,
+        tensors: Mapping[str, EncodedTensor],
+        *,
+        prefix: str = "",
+        more: frozenset[str] = frozenset(),
+    ) -> dict[str, Tensor]:
+        """Return the slice of a plan as it was sent; tensors that do not travel have their initial values.
+
+        `more` are names that came although they do not travel in rounds.
+        """
         setup = self._setup
         own = extract(setup.cut_axes, plan, setup.model.state_dict())
-        template = {name: own[name] for name in travelling(setup, own)}
+        untied = (name for name in own if name in more and name not in setup.axes.tied)
+        template = {name: own[name] for name in (*travelling(setup, own), *untied)}
         mine = {name.removeprefix(prefix): part for name, part in tensors.items() if name.startswith(prefix)}
         state = own | decode_state(mine, template)
         return {name: state[setup.axes.tied.get(name, name)] for name in state}

@@ -134,6 +134,11 @@ class Nodes:
         """Return all clients that were seen, in order."""
         return sorted(self._by_client)
 
+    def online(self) -> list[int]:
+        """Return the clients that were seen and are online now, in order."""
+        ids = set(self.link.nodes())
+        return sorted(client for client, node in self._by_client.items() if node.id in ids)
+
     def wait(self, round: int) -> list[int]:
         """Return the clients that are online and not resting, in order; wait until there are enough of them."""
         start, least = time.monotonic(), max(self.rules.min_nodes, self.rules.min_replies)

@@ -134,11 +134,10 @@ class Setup:
 
     def without_private(self, state: dict[str, Tensor], plan: Plan, download: Callable[[Plan], State]) -> State:
         """Return a state to merge: what the client keeps to itself is as it was sent (`download`): no change."""
-        private = self.private & state.keys()
-        if not private:
+        if not self.private:
             return state
         sent = download(plan)
-        return state | {name: sent[name] for name in private}
+        return state | {name: sent[name] for name in self.private & sent.keys()}
 
     @cached_property
     def per_submodel(self) -> frozenset[str]:

@@ -35,14 +35,28 @@ class NormStatisticsJob:
 
 @dataclass(frozen=True)
 class TestJob:
-    """Run a sub-model on samples `start` to `stop` of the test or validation set, or of a client, `batch` at a time."""
+    """Run a sub-model on samples `start` to `stop` of the test or validation set, `batch` at a time."""
 
     __test__ = False  # pytest collects classes named Test…
 
     plan: Plan
-    part: Literal["test", "validation"] | int  # the number of a client
+    part: Literal["test", "validation"]
     start: int
     stop: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class TestOwnDataJob:
+    """Run a sub-model on all samples of a client, and count those that it predicts right among the client's classes.
+
+    The reply is two numbers: how many are right, and how many there are.
+    """
+
+    __test__ = False
+
+    plan: Plan
+    client: int
     batch: int
 
 
@@ -58,7 +72,7 @@ class TestClientModelJob:
     norm_batch: int
 
 
-Job = TrainJob | NormStatisticsJob | TestJob | TestClientModelJob
+Job = TrainJob | NormStatisticsJob | TestJob | TestOwnDataJob | TestClientModelJob
 
 
 @dataclass(frozen=True, eq=False)

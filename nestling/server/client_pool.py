@@ -21,4 +21,7 @@ class ClientPool(Protocol):
         """
 
     def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
-        """Return the results of all jobs, in order; `download` returns the sub-model of a plan."""
+        """Return the results of all jobs, in order; `download` returns the sub-model of a plan.
+
+        The result of a `TestOwnDataJob` or a `TestClientModelJob` is None if the client gives none.
+        """

@@ -56,10 +56,6 @@ class ClientStore:
         client = update.who[0].client  # clients that keep something come one by one
         if private:
             _put(setup.cut_axes, self.private, client, update.plan, private, round=round, model=model)
-        self.put_kept(setup, client, update, round)
-
-    def put_kept(self, setup: Setup, client: int, update: Update, round: int) -> None:
-        """Store the client state of an update alone, as that of a client."""
         if update.client_state:
             _put(setup.cut_axes, self.kept, client, update.plan, update.client_state, round=round)
 

@@ -18,7 +18,7 @@ from nestling.cut.extract import State
 from nestling.data.federated import FederatedData
 from nestling.errors import TrainingError
 from nestling.methods.context import Participant, Setup
-from nestling.methods.messages import TestClientModelJob, TestJob
+from nestling.methods.messages import TestClientModelJob, TestJob, TestOwnDataJob
 from nestling.server.client_pool import ClientPool
 from nestling.server.norm_statistics import norm_batch, with_norm_statistics
 from nestling.server.state import ServerState
@@ -60,6 +60,7 @@ def evaluate(
     server_alone = not settings.submodels and bool(state.separate_global_model(setup))
     if setup.private and not server_alone:
         own_answers = _ask_own_models(setup, state, clients, own_models, settings)
+        own_models = [who for who in own_models if who.client in own_answers]
         masked = settings.local == "masked"
         own, local = _measure_own_models(setup, data, own_models, own_answers, levels, masked=masked)
         if state.separate_global_model(setup):  # DS-FL's server has a model, too
@@ -197,29 +198,28 @@ def _add_own_data_accuracy(
     but its Table 4 can only be read so: 85.9 % local beside 38.8 % global accuracy, with two classes a client.
     """
     holders = [client for client in range(len(data)) if data.size(client)]
-    jobs = [TestJob(plan, client, 0, data.size(client), batch) for client in holders]
-    right, local = 0, {}
-    for client, answer in zip(holders, clients.ask(jobs, models.__getitem__, state), strict=True):
-        own = data.client(client)
-        held = own.held()
-        hits = int((held[answer[:, held].argmax(-1)] == own.targets()).sum())
-        right += hits
-        local[str(client)] = hits / len(own)
-    figures["local_accuracy"] = right / sum(map(data.size, holders)) if holders else None
+    jobs = [TestOwnDataJob(plan, client, batch) for client in holders]
+    right, seen, local = 0, 0, {}
+    for client, counts in zip(holders, clients.ask(jobs, models.__getitem__, state), strict=True):
+        if counts is not None:
+            hits, samples = counts
+            right, seen = right + hits, seen + samples
+            local[str(client)] = hits / samples
+    figures["local_accuracy"] = right / seen if seen else None
     return local
 
 
 def _ask_own_models(
     setup: Setup, state: ServerState, clients: ClientPool, own_models: Sequence[Participant], settings: Evaluate
 ) -> dict[int, Answer]:
-    """Return the answers of every client's own model to the test samples."""
+    """Return the answers of every client's own model to the test samples, of all clients that give one."""
     round = state.context(setup, number=state.round)
     jobs = [
         TestClientModelJob(who, setup.method.plan.plan(round, who), settings.batch, norm_batch(setup, settings))
         for who in own_models
     ]
     results = clients.ask(jobs, lambda plan: state.download(setup, plan), state)
-    return {who.client: answer for who, answer in zip(own_models, results, strict=True)}
+    return {who.client: answer for who, answer in zip(own_models, results, strict=True) if answer is not None}
 
 
 def _measure_own_models(

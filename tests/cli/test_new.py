@@ -1,3 +1,4 @@
+import json
 import sys
 
 import pytest
@@ -37,6 +38,22 @@ def test_flower_accepts_a_new_app(tmp_path, monkeypatch):
     code, said = federation.flwr("build", "--app", str(tmp_path / "myapp"))
     assert code == 0, said
     assert list(federation.folder.glob("me.myapp.*.fab"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@needs_flower
+def test_flower_runs_a_new_app(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "myapp", "--flower"]) == 0
+    keys = f'out="{tmp_path / "run"}" settings="rounds=1"'
+    three = "num-supernodes=3 client-resources-num-cpus=1"
+    with Federation(tmp_path / "federation", simulation=True) as federation:
+        federation.superlink()
+        said = federation.complete(tmp_path / "myapp", "--federation-config", three, "-c", keys)
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["clients"] == 3, said
+    assert (tmp_path / "run" / "summary.json").exists()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from nestling.experiment import find
 from tests.processes import start, wait_until
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 250  # seconds of a run, which takes a tenth of that on a machine with nothing else to do
+LIMIT = 500  # seconds of a run, which takes a twentieth of that on a machine with nothing else to do
 PROGRAMS = Path(os.environ.get("NESTLING_FLOWER", ROOT / ".venv-flower")) / "bin"
 needs_flower = pytest.mark.skipif(
     not (PROGRAMS / "flower-superlink").exists(),

@@ -50,7 +50,7 @@ class Loopback:
         self._worker = NodeWorker(setup, data, Worker(setup, data))
         self.online = [100 + client for client in range(nodes)]
         self.memories = {node: DictMemory() for node in self.online}
-        self.faults = dict(faults or {})
+        self.faults, self.faulty = dict(faults or {}), {"train"}  # and the kinds of messages with faults
         self.requests: dict[str, Request] = {}
         self.twice: list[Answer] = []
         self._configs, self._ids = configs or {}, itertools.count()
@@ -82,9 +82,10 @@ class Loopback:
     def _answer(self, request: Request) -> Packet:
         client = request.node - 100
         config = self._configs.get(client, NodeConfig(client))
-        packet = self._worker.answer(request.kind, request.packet, config, self.memories[request.node])
+        memory = self.memories[request.node]
+        packet = self._worker.answer(request.kind, request.packet, config, lambda run: memory)
         fault = self.faults.get(client)
-        return packet if fault is None or request.kind != "train" else fault(request, packet)
+        return packet if fault is None or request.kind not in self.faulty else fault(request, packet)
 
 
 def experiment(*settings: str, preset: str = "heterofl-digits"):

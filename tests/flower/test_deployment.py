@@ -1,10 +1,12 @@
 """Real devices on loopback: TLS and node keys, and processes that die."""
 
 import json
+import signal
 
 import pytest
 
 from tests.flower.federation import (
+    LIMIT,
     Federation,
     certificates,
     make_app,
@@ -15,7 +17,7 @@ from tests.flower.federation import (
 )
 from tests.processes import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_flower]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2500), needs_flower]
 SMALL = ["group_clients=off", "fleet.clients=3", "fleet.per_round=3", "local.epochs=1", "data.max_samples=600"]
 SMALL += ["model.width=0.5", "evaluate.samples=100"]
 PLAIN = [*SMALL, "model.options.norm=gn", "fleet.levels=a-c"]  # every message takes seconds: these norms need none
@@ -57,7 +59,7 @@ def test_three_devices_with_certificates_and_keys(tmp_path):
 
 def test_processes_that_die(tmp_path):
     run = tmp_path / "app" / "run"
-    config = {"min-nodes": 2, "deadline": 45.0, "wait": 200.0}
+    config = {"min-nodes": 2, "deadline": 150.0, "wait": 400.0}  # a busy machine is slow to start a process
     app = make_app(tmp_path / "app", [*PLAIN, "rounds=4"], config)
     with Federation(tmp_path / "federation") as federation:
         federation.superlink()
@@ -88,3 +90,27 @@ def test_processes_that_die(tmp_path):
     assert [line["round"] for line in lines] == [1, 2, 3, 4], said
     assert min(line["clients"] for line in lines) >= 1
     assert (run / "summary.json").exists()
+
+
+def test_what_a_node_keeps_in_its_folder_survives_its_restart(tmp_path):
+    run = tmp_path / "app" / "run"
+    kept = ["method=lg-fedavg", "fleet.levels=a", "fleet.clients=2", "fleet.per_round=2", "rounds=3"]
+    config = {"min-nodes": 2, "deadline": 120.0, "wait": 200.0, "rest": 0}
+    app = make_app(tmp_path / "app", [*PLAIN, *kept], config)
+    folders = [tmp_path / f"kept{client}" for client in range(2)]
+    with Federation(tmp_path / "federation") as federation:
+        federation.superlink()
+        for client, folder in enumerate(folders):
+            federation.supernode(client, config=f"folder='{folder}'")
+        first = federation.begin(app)
+        wait_for_rounds(run, 1)
+        federation.kill("node1", signal.SIGTERM)
+        federation.supernode(1, config=f"folder='{folders[1]}'")
+        wait_until(lambda: federation.finished(first), LIMIT)
+        assert federation.finished(first) == "completed", federation.log("superlink")[-3000:]
+    lines = rounds_in(run)
+    assert lines[-1]["clients"] == 2
+    assert lines[-1]["evaluation"]["global_accuracy"] is not None  # the mean of both devices' own models
+    assert "kept state lost" not in {event["kind"] for event in events(run)}
+    (own,) = folders[1].iterdir()
+    assert "round-000003.kept" in {path.name for path in own.iterdir()}

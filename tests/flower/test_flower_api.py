@@ -23,10 +23,11 @@ assert issubclass(NestlingStrategy, Strategy)
 missing = Strategy.__abstractmethods__ - set(vars(NestlingStrategy))
 assert not missing, f"Flower's Strategy asks for {{missing}} now: see NestlingStrategy"
 from nestling.flower.array_codec import decode_tensor, encode_tensor
-from nestling.flower.flower_api import _content, _packet
 from nestling.flower.link import Packet
 x = torch.arange(6.0).view(2, 3).to(torch.bfloat16)
-packet = _packet(_content(Packet("text", {{"x": encode_tensor(x)}}, b"blob")))
+large = torch.arange(2.0**16)
+packet = packet_in(content_of(Packet("text", {{"large": encode_tensor(large), "x": encode_tensor(x)}}, b"blob")))
+assert torch.equal(decode_tensor(packet.tensors["large"], large), large)
 assert torch.equal(decode_tensor(packet.tensors["x"], x), x) and (packet.header, packet.blob) == ("text", b"blob")
 y = array_record({{"y": encode_tensor(torch.ones(3))}})["y"].numpy()
 assert y.shape == (3,) and y.sum() == 3

@@ -1,18 +1,21 @@
 """Rounds over real messages: the same numbers as in simulation, and none of the harm that a client can do."""
 
 import json
+import os
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from nestling.errors import ConfigError, RunError, RunFailed
-from nestling.experiment import resume, run
+from nestling.experiment import find, resume, run
 from nestling.experiment.device_run import run_on_devices
 from nestling.flower.array_codec import encode_tensor
 from nestling.flower.node_worker import NodeConfig
 from nestling.flower.nodes import RoundRules
 from tests.flower.loopback import Loopback, Silent, experiment
+from tests.processes import call
 
 RULES = RoundRules(poll=0.01, wait=0.2, deadline=60.0)
 
@@ -40,6 +43,12 @@ def events(folder):
         slow(["method=fedavg", "parts=feddyn:0.1"]),
         slow(["select_rows=true", "data.partition=classes", "data.classes_per_client=3"]),
         slow(["model.options.norm=bn", "server.optimizer=fedadam", "server.lr=0.01"]),
+        slow(["evaluate.local=own-data", "data.partition=classes", "data.classes_per_client=3"]),
+        slow(["evaluate.local=own-data", "model.options.norm=bn"]),
+        slow(["method=lg-fedavg", "data.partition=classes", "data.classes_per_client=3"]),
+        slow(["method=lg-fedavg", "upload.format=topk-8bit", "upload.feedback=true", "model.options.norm=bn"]),
+        slow(["method=standalone", "fleet.per_round=4", "fleet.assign=dynamic"]),
+        slow(["method=lg-fedavg", "parts=median"]),
     ],
 )
 def test_the_same_bytes_as_in_simulation(tmp_path, settings):
@@ -179,6 +188,29 @@ def test_a_reply_is_merged_once_whoever_sends_it_again(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", ["jobs", "arrival"])
+def test_early_replies_wait_and_no_more_of_them_than_the_window(tmp_path, order):
+    settings = experiment("rounds=1", "fleet.levels=a")
+    link, asked = Loopback(settings, 10, {0: silent}), []
+    pull = link.pull
+
+    def pulling(requests):
+        asked.append(len(requests))
+        return pull(requests)
+
+    link.pull = pulling
+    rules = replace(RULES, merge_order=order, window=3, deadline=4.0)
+    result = run_on_devices(settings, link, rules, out=tmp_path / "run", own_data=False)
+    assert result.rounds[0]["clients"] == 9
+    assert max(asked[1:]) <= 3  # the first asks everybody for an introduction
+    held = [message for kind, message in events(tmp_path / "run") if kind == "replies held back"]
+    assert len(held) == (1 if order == "jobs" else 0)
+    assert order == "arrival" or held[0].startswith(
+        "2 replies, as many as the window holds, and all later ones wait for"
+    )
+
+
+@pytest.mark.slow
 def test_clients_that_failed_rest(tmp_path):
     settings = experiment("rounds=4", "evaluate.every=4")
     result = run_on_devices(settings, Loopback(settings, 10, {0: raises}), replace(RULES, rest=2), out=tmp_path / "run")
@@ -207,6 +239,16 @@ def test_a_round_with_too_few_updates_is_thrown_away(tmp_path):
         settings, link, replace(RULES, min_replies=10, rest=0), out=tmp_path / "run", own_data=False
     )
     assert same(result.state, run(settings).state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["none", "bn"])
+def test_honest_devices_of_all_sizes_are_near_the_median_norm(tmp_path, norm):
+    """The change per value of level e is four times that of the median."""
+    sizes = ["fleet.levels=a-b-c-d-e", "model.width=1.0", f"model.options.norm={norm}"]
+    settings = experiment(*sizes, "evaluate.every=2")
+    result = run_on_devices(settings, Loopback(settings, 10), replace(RULES, norm_bound=2.0), out=tmp_path / "run")
+    assert [line["clients"] for line in result.rounds] == [10, 10], events(tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -253,6 +295,35 @@ def test_runs_move_between_simulation_and_devices(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX limits")
+def test_a_disk_that_is_full_at_a_checkpoint_leaves_the_last_good_one(tmp_path):
+    """A limit on file size, from the second round on, stands for a disk that is full."""
+    code = (
+        "import resource, signal, sys\n"
+        "from nestling.experiment import Callback\n"
+        "from nestling.experiment.device_run import run_on_devices\n"
+        "from tests.flower.loopback import Loopback, experiment\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "class Full(Callback):\n"
+        "    def on_training(self, training): pass\n"
+        "    def on_round(self, line, state):\n"
+        "        if line['round'] == 2: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))\n"
+        "settings = experiment('rounds=3')\n"
+        "run_on_devices(settings, Loopback(settings, 10), out=sys.argv[1], own_data=False, callbacks=[Full()])\n"
+    )
+    here = tmp_path / "run"
+    done = call([sys.executable, "-c", code, str(here)])
+    assert done.returncode != 0
+    assert "disk" in done.stderr or "File too large" in done.stderr, done.stderr
+    assert [path.name for path in (here / "checkpoints").iterdir() if path.suffix != ".partial"] == ["round-000001"]
+    settings = experiment("rounds=3")
+    result = run_on_devices(settings, Loopback(settings, 10), RULES, out=here, own_data=False)
+    whole = run(settings)
+    assert same(result.state, whole.state)
+    assert result.rounds == whole.rounds
+
+
+@pytest.mark.slow
 def test_what_clients_keep_stays_where_it_is(tmp_path):
     settings = experiment("method=fedavg", "parts=feddyn:0.1", "rounds=1")
     run(settings, out=tmp_path / "simulated")
@@ -279,21 +350,48 @@ def test_a_node_that_lost_what_it_kept_is_reported(tmp_path):
     assert [kind for kind, message in events(tmp_path / "run") if "client 5 began" in message] == ["kept state lost"]
 
 
-def test_methods_that_devices_do_not_do_are_refused(tmp_path):
-    settings = experiment("method=lg-fedavg")
-    with pytest.raises(ConfigError, match="gives every client tensors of its own"):
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (experiment("method=ds-fl", "data.public_share=0.2"), "exchanges predictions of public samples"),
+        (find("fedavg-words").with_settings(["method=lg-fedavg"]), "not on .*-word: run it in simulation"),
+    ],
+)
+def test_methods_that_devices_do_not_do_are_refused(tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
         run_on_devices(settings, None, RULES, out=tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_clients_are_tested_on_samples_that_only_they_have(tmp_path):
+    """The server knows counts alone; a device that lies or is silent is left out of the mean."""
+    few = ["fleet.clients=5", "fleet.per_round=5", "model.options.norm=none"]
+    settings = experiment("rounds=1", "evaluate.every=1", "evaluate.local=own-data", *few)
+    link = Loopback(settings, 5, {1: header(lambda fields: fields.update(right=10**6)), 2: silent, 3: raises})
+    link.faulty = {"evaluate"}
+    result = run_on_devices(settings, link, replace(RULES, deadline=5.0), out=tmp_path / "run")
+    simulated = run(settings)
+    of_clients, expected = (one.summary["local"] for one in (result, simulated))
+    assert of_clients == {client: expected[client] for client in ("0", "4")}
+    said = [(kind, message) for kind, message in events(tmp_path / "run") if kind.startswith("answer")]
+    assert len(said) == 3
+    assert any("it says that 1000000 of" in message for _, message in said)
+    assert any("out of battery" in message for _, message in said)
+    assert any("client 2 has given no results on its own samples in 5 s" in message for _, message in said)
 
 
 def test_nodes_that_do_not_belong_are_refused_by_name(tmp_path):
     settings = experiment("rounds=1")
-    link = Loopback(settings, 10, configs={3: NodeConfig(2), 5: NodeConfig(11)})
+    old = header(lambda fields: fields.update(version="0.0.1"))
+    link = Loopback(settings, 10, {7: old}, configs={3: NodeConfig(2), 5: NodeConfig(11)})
+    link.faulty = {"query"}
     result = run_on_devices(settings, link, RULES, out=tmp_path / "run")
     refused = [message for kind, message in events(tmp_path / "run") if kind == "node refused"]
-    assert len(refused) == 2
+    assert len(refused) == 3
+    assert "node 107 is refused: it comes from Nestling '0.0.1'" in refused[2]
     assert "node 103 is refused: it says that it is client 2, which the node 102 is" in refused[0]
     assert "fleet.clients is 10" in refused[1]
-    assert result.rounds[0]["clients"] == 8
+    assert result.rounds[0]["clients"] == 7
     other = Loopback(experiment("rounds=1", "local.lr=0.2"), 10)
     with pytest.raises(RunFailed, match="only 0"):
         run_on_devices(settings, other, RULES, out=tmp_path / "other")

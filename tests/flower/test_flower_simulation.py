@@ -1,26 +1,28 @@
 """Flower's simulation: the same bytes as on our engine, and clients that do what they should not."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import safetensors.torch
 import torch
 
 from nestling.experiment import find, run
-from tests.flower.federation import Federation, make_app, needs_flower
+from tests.flower.federation import ROOT, Federation, make_app, needs_flower
 from tests.flower.loopback import SETTINGS
 
-pytestmark = [pytest.mark.slow, needs_flower]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), needs_flower]
 
 CHAOS = """
 import time
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from nestling.experiment.flower_apps import client_app
-from nestling.flower.flower_api import Array, ArrayRecord, ClientApp, Message
+from nestling.flower.array_codec import encode_tensor
+from nestling.flower.flower_api import ClientApp, content_of, packet_in
 
 
 def load_client(context):
@@ -43,22 +45,22 @@ def train(message, context):
     if client == 1 and round == "1":
         time.sleep(25)
     reply = honest(message, context)
-    arrays = reply.content["nestling.tensors"]
-    first = next(name for name in arrays if arrays[name].dtype == "float32")
+    packet = packet_in(reply.content)
+    tensors = dict(packet.tensors)
+    first = next(name for name in tensors if tensors[name].dtype == "float32")
     if client == 2 and round == "1":
-        arrays[first] = Array(np.zeros((1, 2, 3), np.float32))
+        tensors[first] = encode_tensor(torch.zeros(1, 2, 3))
     if client == 3 and round == "1":
-        arrays[first] = Array(np.full(arrays[first].shape, np.nan, np.float32))
+        tensors[first] = encode_tensor(torch.full(tensors[first].shape, torch.nan))
     if client == 4 and round == "1":
-        arrays["more"] = Array(np.zeros(10**6, np.float32))
+        tensors["more"] = encode_tensor(torch.zeros(10**6))
+    reply.content = content_of(replace(packet, tensors=tensors))
     if client == 5:
-        name = "remembered"
         if round == "1":
-            context.state[name] = ArrayRecord(dict(arrays))
-            context.state[name + ".header"] = reply.content["nestling.header"]
+            context.state.update({"remembered " + name: record for name, record in reply.content.items()})
         else:
-            reply.content["nestling.tensors"] = context.state[name]
-            reply.content["nestling.header"] = context.state[name + ".header"]
+            for name in list(reply.content):
+                reply.content[name] = context.state["remembered " + name]
     return reply
 """
 RUNS = ["--federation-config", "num-supernodes=10 client-resources-num-cpus=1"]
@@ -71,18 +73,38 @@ def federation(tmp_path_factory):
         yield federation
 
 
-def test_the_same_bytes_as_on_our_engine(federation, tmp_path):
-    app = make_app(tmp_path, SETTINGS, {"min-nodes": 10})
+KEPT = ["method=lg-fedavg", "upload.format=topk-8bit", "upload.feedback=true", "model.options.norm=gn"]
+
+
+@pytest.mark.parametrize("settings", [[], KEPT, ["evaluate.local=own-data", "model.options.norm=gn"]])
+def test_the_same_bytes_as_on_our_engines(federation, tmp_path, settings):
+    settings = [*SETTINGS, *settings]
+    app = make_app(tmp_path, settings, {"min-nodes": 10, "wait": 200.0})
     said = federation.complete(app, *RUNS)
     here = tmp_path / "run"
     assert (here / "model.safetensors").exists(), said
-    run(find("heterofl-digits").with_settings(SETTINGS), out=tmp_path / "simulated")
+    simulated = find("heterofl-digits").with_settings(settings)
+    run(simulated, out=tmp_path / "local")
+    engines = ["local"]
+    if len(settings) == len(SETTINGS) and find_spec("ray") is not None:
+        run(simulated.with_settings(["engine=ray", "workers=2"]), out=tmp_path / "ray")
+        engines.append("ray")
     for name in ("model.safetensors", "metrics.jsonl"):
-        assert (here / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes(), name
+        for engine in engines:
+            assert (here / name).read_bytes() == (tmp_path / engine / name).read_bytes(), (engine, name)
+
+
+def test_the_example_of_three_devices_runs_in_simulation(federation, tmp_path):
+    out, settings = tmp_path / "run", "rounds=1 evaluate.every=1"
+    three = "num-supernodes=3 client-resources-num-cpus=1"
+    keys = f'out="{out}" settings="{settings}"'
+    said = federation.complete(ROOT / "examples" / "flower" / "app", "--federation-config", three, "-c", keys)
+    (line,) = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    assert line["clients"] == 3, said
 
 
 def test_chaos(federation, tmp_path):
-    config = {"min-nodes": 10, "deadline": 20.0, "min-replies": 3, "rest": 0, "wait": 60.0}
+    config = {"min-nodes": 10, "deadline": 20.0, "min-replies": 3, "rest": 0, "wait": 200.0}
     app = make_app(tmp_path, [*SETTINGS, "evaluate.every=2"], config, client=CHAOS)
     said = federation.complete(app, *RUNS)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
