@@ -224,7 +224,7 @@ class Method:
         for part, received in zip(self.chain, merged.received or [None] * len(self.chain), strict=True):
             networks, figures = result.networks, result.figures
             round = replace(round, method_state=result.method_state)
-            result = part.after_merge(round, Merged(result.model, merged.gathered, received))
+            result = part.after_merge(round, Merged(result.model, merged.gathered, received, merged.rule))
             result = replace(result, networks={**networks, **result.networks}, figures={**figures, **result.figures})
         return result
 

@@ -61,7 +61,7 @@ def run_round(
     model, optimizer = step(
         setup.server, before.model, rule.value(), gathered=rule.gathered, memory=before.optimizer, trained=trained
     )
-    result = method.after_merge(round, Merged(model, rule.gathered, received))
+    result = method.after_merge(round, Merged(model, rule.gathered, received, rule))
     after = ServerState(
         round=round.number,
         model=result.model,
