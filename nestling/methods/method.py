@@ -81,7 +81,7 @@ class Method:
         for field, value in {"name": name, "plan": plan, "parts": all_parts, "weighting": weighting}.items():
             object.__setattr__(self, field, value)
         for hook in ("output_mask", "predict", "global_model", "public_work", "aggregator"):
-            names = [type(part).__name__ for part in self.overriding(hook)]
+            names = [part.label for part in self.overriding(hook)]
             if len(names) > 1:
                 raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(names)}")
 

@@ -17,7 +17,7 @@ from nestling.experiment.presets import PRESETS
 Scale = Literal["laptop", "evening", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
 
-PAPERS = ("digits", "grand", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
+PAPERS = ("digits", "grand", "privacy", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
 
 # Known before training, as means over the levels of a mix (HeteroFL, Section 4).
 COSTS = ("ratio", "parameters", "flops", "space")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from nestling.data.federated import ClientData
 from nestling.errors import ConfigError, MethodError
@@ -46,6 +46,7 @@ class CentralDP(Part):
         which then is public, so that neighbours have a client replaced by one of the same level.
     """
 
+    label: ClassVar[str] = "dp"
     clip: float = 1.0
     noise: float | None = None
     epsilon: float | None = None
@@ -119,7 +120,7 @@ class CentralDP(Part):
                 "its noise is for real numbers",
                 "use a model without complex tensors",
             ),
-            (method.overriding("received"), "the server learns from each update", "use another method"),
+            *((part, "the server learns from each update", part.instead) for part in method.overriding("received")),
         ]
         for present, reason, remedy in leaks:
             if present:

@@ -65,10 +65,10 @@ def test_without_noise_and_clipping_rounds_are_those_of_the_mean(method, counts)
         (["parts=dp:noise=1", "fleet.devices=phone-low,laptop"], "leave out fleet.devices"),
         (["parts=dp:noise=1", "server.weighting=samples"], "dp counts every client alike"),
         (["parts=dp:noise=1:counts=real", "fleet.sampling=poisson"], "use counts=fixed"),
-        (["parts=dp:noise=1,median"], "one part with `aggregator`, not CentralDP and Median"),
+        (["parts=dp:noise=1,median"], "one part with `aggregator`, not dp and median"),
         (["parts=dp:noise=1", "method=fed-dropout", "options.masked=false"], "a slice of its own"),
         (["parts=dp:noise=1", "method=standalone"], "clients of standalone share nothing"),
-        (["parts=dp:noise=1,feddyn", "method=fedavg"], "CentralDP of fedavg merges otherwise"),
+        (["parts=dp:noise=1,feddyn", "method=fedavg"], "and dp of fedavg merges otherwise"),
     ],
 )
 def test_what_would_not_be_private_is_refused_in_one_sentence(settings, words):
