@@ -1,6 +1,7 @@
 """The clip that follows a quantile: where it goes, what its count costs, and that a resumed run goes on with it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,17 +31,18 @@ def everybody(clients=20):
     return Participation.of(Fleet(clients, clients, parse_mix("a")))
 
 
-def merged_by(part, given_, updates, clip=None, number=1, clients=20):
-    """The merge of these updates, and the clip of the round after it."""
+def first_round(part, given_, clients=20):
     round = round_of(given_.it, part, state=given_.state, participation=everybody(clients))
-    state = part.init(round.setup, 0) if clip is None else {"dp/clip": torch.tensor(clip, dtype=torch.float64)}
-    object.__setattr__(round, "method_state", state)
-    object.__setattr__(round, "number", number)
+    return replace(round, method_state=part.init(round.setup, 0))
+
+
+def merged_in(round, updates):
+    """The merge of these updates, and the state of the method after it."""
+    (part,) = round.setup.method.parts
     rule = part.aggregator(round, None)
     for update in updates:
         rule.add(update, 1.0)
-    after = part.after_merge(round, Merged(rule.value(), rule.gathered, rule=rule))
-    return rule, float(after.method_state["dp/clip"])
+    return rule, part.after_merge(round, Merged({}, rule.gathered, rule=rule)).method_state
 
 
 def norms_of(given_, updates):
@@ -52,18 +54,18 @@ def norms_of(given_, updates):
 @pytest.mark.parametrize("quantile", mostly_slow([0.5, 0.2, 0.8], quick=1))
 def test_without_noise_the_clip_goes_to_the_quantile_of_the_norms(quantile):
     """Algorithm 1, written out for the first round; after many rounds it is among the norms around the quantile."""
-    given_ = example_of("mlp", torch.float64)
+    given_ = example_of("tied", torch.float64)
     updates = updates_of(given_.it, given_.state, [(seed, "full") for seed in range(10)])
     for k, update in enumerate(updates):  # norms that are far apart
         for name, old in given_.state.items():
             update.state[name] = old + (1 + k) * (update.state[name] - old)
     norms = norms_of(given_, updates)
-    part = AdaptiveDP(noise=0.0, clip=norms[3], quantile=quantile, rate=0.5)
-    _, clip = merged_by(part, given_, updates, clients=10)
-    assert clip == pytest.approx(norms[3] * math.exp(-0.5 * (4 / 10 - quantile)))
+    round = first_round(AdaptiveDP(noise=0.0, clip=norms[3], quantile=quantile, rate=0.5), given_, clients=10)
+    _, state = merged_in(round, updates)
+    assert float(state["dp/clip"]) == pytest.approx(norms[3] * math.exp(-0.5 * (4 / 10 - quantile)))
     for _ in range(20):
-        _, clip = merged_by(part, given_, updates, clip, clients=10)
-    assert norms[int(10 * quantile) - 2] < clip < norms[int(10 * quantile) + 1]
+        _, state = merged_in(replace(round, method_state=state), updates)
+    assert norms[int(10 * quantile) - 2] < float(state["dp/clip"]) < norms[int(10 * quantile) + 1]
 
 
 @LAWS
@@ -74,10 +76,11 @@ def test_sum_and_count_together_move_by_no_more_than_the_accountant_is_told(draw
     updates = updates_of(given_.it, given_.state, drawn)
     other = update_of(given_.axes, given_.state, updates[-1].plan, seed, client=99)
     part = AdaptiveDP(noise=z, clip=clip)
-    setup = round_of(given_.it, part, state=given_.state, participation=everybody()).setup
+    round = first_round(part, given_)
+    setup = round.setup
 
     def vector(some):
-        rule, _ = merged_by(part, given_, some)
+        rule, _ = merged_in(round, some)
         total = torch.cat([tensor.flatten() for tensor in rule._sums.values()])
         count = torch.tensor([rule.within / part.noise_on_count(setup)], dtype=torch.float64)
         return torch.cat([total / (part.noise_on_sum(setup) * clip), count])
@@ -90,8 +93,9 @@ def test_sum_and_count_together_move_by_no_more_than_the_accountant_is_told(draw
 def test_the_count_is_noised():
     given_ = example_of("mlp", torch.float64)
     part = AdaptiveDP(noise=1.0, clip=1.0, rate=1.0, count_noise=3.0)
-    clips = [merged_by(part, given_, [], number=number)[1] for number in range(1, 401)]
-    shares = torch.tensor([0.5 - math.log(clip) for clip in clips])  # nobody took part: 1/2 and noise
+    round = first_round(part, given_)
+    states = [merged_in(replace(round, number=number), [])[1] for number in range(1, 401)]
+    shares = torch.stack([0.5 - state["dp/clip"].log() for state in states])  # nobody took part: 1/2 and noise
     assert shares.mean().item() == pytest.approx(0.5, abs=4 * 0.15 / 20)
     assert shares.std().item() == pytest.approx(3 / 20, rel=4 / math.sqrt(800))
 
@@ -119,6 +123,7 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_clip_of_every_round_is_recorded_and_a_resumed_run_goes_on_with_it(tmp_path):
     experiment = private(rounds=3, parts="dp:clip=0.5:epsilon=8:quantile=0.5", checkpoint_every=1)
     with collect():
