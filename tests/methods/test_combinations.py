@@ -146,6 +146,20 @@ def test_two_merges_are_refused_by_name():
             make("fedavg", {}, parts)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("parts=dp:noise=1 select_rows=true", "rows that clients select tell which classes they hold"),
+        ("parts=dp:noise=1 fleet.devices=laptop options.masked=false model.options.norm=gn", "leave out fleet.devices"),
+        ("parts=clip-norm server.fan_in=4", "server.fan_in=4 merges some before they reach it"),
+        ("parts=median server.weighting=width", "which server.weighting=width contradicts"),
+    ],
+)
+def test_what_is_refused_whatever_the_method(settings, words):
+    with pytest.raises(NestlingError, match=words):
+        simulate(Overrides(find("heterofl-digits").with_settings([*settings.split(), "data.max_samples=200"])))
+
+
 def test_the_table_has_every_pair_and_every_reason():
     listed = [(method, feature) for method in METHODS for one in FEATURES.values() for feature in one if feature]
     kinds = [[name for name in one if name] for one in FEATURES.values()]

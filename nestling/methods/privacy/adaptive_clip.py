@@ -1,8 +1,8 @@
 """A clip that follows the clients: from round to round it moves towards a quantile of the norms of their changes.
 
 Andrew, Thakkar, McMahan, Ramaswamy, Differentially Private Learning with Adaptive Clipping, NeurIPS 2021, Algorithm 1.
-Beside its change, a client tells whether that was within the clip C. The server noises the number b̃ of those, and
-moves the clip: C ← C · exp(−η (b̃/m − γ)), where m is the expected number of clients, which is public.
+The server counts the clients whose changes were within the clip C, adds noise to their number b̃, and moves the clip:
+C ← C · exp(−η (b̃/m − γ)), where m is the expected number of clients, which is public.
 
 The count costs privacy, too. Counted as ±1/2, it moves by 1/2 where the sum moves by C, so both together are a Gaussian
 mechanism with z⁻² = z_Δ⁻² + (2 σ_b)⁻² (the paper's Theorem 1). z is what the accountant is told; the noise on the sum,
