@@ -137,6 +137,8 @@ def _stop_message(path: Path) -> str:
 
 
 def _print_summary(result: Result, path: Path, as_json: bool) -> None:
+    from nestling.experiment.run_progress import format_epsilon  # noqa: PLC0415
+
     summary = result.summary
     if as_json:
         print_json({**summary, "directory": str(path)})
@@ -174,6 +176,12 @@ def _print_summary(result: Result, path: Path, as_json: bool) -> None:
         f"{amount(summary['client_macs'])} MACs on clients, {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
+    if "privacy" in summary:
+        spent = summary["privacy"]
+        out().print(
+            f"privacy: {format_epsilon(spent)} at δ {spent['delta']:.2g} ({spent['adjacency']}), of the models alone",
+            soft_wrap=True,
+        )
     out().print(f"written to {path}", soft_wrap=True)
     quoted, levels = shlex.quote(str(path)), list(summary["levels"])
     smallest = f" --level {levels[-1]}" if len(levels) > 1 else ""

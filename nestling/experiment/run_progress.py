@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nestling.amounts import BYTES, amount
@@ -41,6 +42,7 @@ class RunProgress(Callback):
         self.value: float | None = None
         self._loss: float | None = None
         self._bytes = 0
+        self._privacy: dict[str, Any] = {}
 
     def update(self) -> None:
         """Show what has changed."""
@@ -52,9 +54,10 @@ class RunProgress(Callback):
 
     @property
     def figures(self) -> str:
-        """The last loss, the last value of the metric, and the bytes sent so far, as text."""
+        """The last loss, the last value of the metric, and the ε and bytes spent so far, as text."""
         parts = [] if self._loss is None else [f"loss {self._loss:.3f}"]
         parts += [] if self.value is None else [format_value(self.metric, self.value)]
+        parts += [format_epsilon(self._privacy)] if self._privacy else []
         return " · ".join([*parts, *([f"{amount(self._bytes, BYTES)} sent"] if self._bytes else [])])
 
     def on_phase(self, phase: str) -> None:
@@ -93,6 +96,7 @@ class RunProgress(Callback):
         value = figures.get(f"global_{self.metric.name}", figures.get(self.metric.name))
         self.value = self.value if value is None else value
         self._loss, self._bytes = record["train_loss"], record["bytes_down"] + record["bytes_up"]
+        self._privacy = record.get("privacy", {})
         self.round, self.phase, self.training = record["round"], "training", Training(())
         if self.time_left is not None:
             self.time_left.on_round()
@@ -106,3 +110,12 @@ def format_value(metric: Metric, value: float) -> str:
     ('accuracy 50.0%', 'rmse 1.235')
     """
     return f"{metric.name} {value:.1%}" if metric.percent else f"{metric.name} {value:.4g}"
+
+
+def format_epsilon(privacy: Mapping[str, Any]) -> str:
+    """Return what rounds with differential privacy have cost so far.
+
+    >>> format_epsilon({"epsilon": 3.14159}), format_epsilon({"epsilon": None})
+    ('ε 3.14', 'ε ∞')
+    """
+    return "ε ∞" if privacy["epsilon"] is None else f"ε {privacy['epsilon']:.3g}"

@@ -298,6 +298,7 @@ def _run_rounds(
     totals = log.totals()
     full_summary = {
         **summary(simulation, state, record.rounds[-1]["evaluation"], local, seconds, handed=overrides.handed()),
+        **{key: value for key, value in record.rounds[-1].items() if key == "privacy"},
         "clients_dropped": sum(line["dropped"] for line in record.rounds),
         "workers_lost": totals.get("worker lost", 0),
         "events": totals,  # these two and the seconds depend on the machine

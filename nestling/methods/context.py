@@ -251,11 +251,14 @@ class Merged:
         Returns, by name, the total weight of the clients that held each coordinate of a tensor, in its shape.
     received
         What `Part.received` returned for the last update; None if there was none.
+    rule
+        What merged the updates: that of the part with `Part.aggregator`, which may keep what it has learned.
     """
 
     model: dict[str, Tensor]
     gathered: Callable[[str], Tensor]
     received: Any = None
+    rule: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ class FedDyn(Part):
         """Raise an error unless clients share all parameters and the server takes their unweighted mean."""
         del public
         server, name = setup.server, setup.method.name
-        rules = [type(part).__name__ for part in setup.method.overriding("aggregator")]
+        rules = [part.label for part in setup.method.overriding("aggregator")]
         if rules:
             raise ConfigError(
                 f"feddyn needs the plain mean of its clients, and {rules[0]} of {name} merges otherwise: leave one out"

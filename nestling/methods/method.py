@@ -81,7 +81,7 @@ class Method:
         for field, value in {"name": name, "plan": plan, "parts": all_parts, "weighting": weighting}.items():
             object.__setattr__(self, field, value)
         for hook in ("output_mask", "predict", "global_model", "public_work", "aggregator"):
-            names = [type(part).__name__ for part in self.overriding(hook)]
+            names = [part.label for part in self.overriding(hook)]
             if len(names) > 1:
                 raise MethodError(f"the method {name} can have one part with `{hook}`, not {' and '.join(names)}")
 
@@ -224,7 +224,7 @@ class Method:
         for part, received in zip(self.chain, merged.received or [None] * len(self.chain), strict=True):
             networks, figures = result.networks, result.figures
             round = replace(round, method_state=result.method_state)
-            result = part.after_merge(round, Merged(result.model, merged.gathered, received))
+            result = part.after_merge(round, Merged(result.model, merged.gathered, received, merged.rule))
             result = replace(result, networks={**networks, **result.networks}, figures={**figures, **result.figures})
         return result
 

@@ -36,6 +36,16 @@ class Part:
     """One aspect of a method. Hooks are listed in the order in which an experiment calls them."""
 
     @property
+    def label(self) -> str:
+        """The name of the part in messages."""
+        return type(self).__name__
+
+    @property
+    def instead(self) -> str:
+        """What to do where the part cannot be combined with another one, for messages."""
+        return "use another method"
+
+    @property
     def proximal(self) -> float:
         """FedProx's μ that the part adds to every client's loss."""
         return 0.0

@@ -31,7 +31,7 @@ from nestling.methods.method import Method
 from nestling.methods.nefl import nefl
 from nestling.methods.part import Part, PlanPart
 from nestling.methods.parts.proximal import Proximal
-from nestling.methods.privacy.central_dp import with_central_dp
+from nestling.methods.privacy.named_dp import with_central_dp
 from nestling.methods.robust.clip_norm import ClipNorm
 from nestling.methods.robust.krum import Krum
 from nestling.methods.robust.median import Median

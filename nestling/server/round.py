@@ -61,7 +61,7 @@ def run_round(
     model, optimizer = step(
         setup.server, before.model, rule.value(), gathered=rule.gathered, memory=before.optimizer, trained=trained
     )
-    result = method.after_merge(round, Merged(model, rule.gathered, received))
+    result = method.after_merge(round, Merged(model, rule.gathered, received, rule))
     after = ServerState(
         round=round.number,
         model=result.model,
@@ -96,4 +96,4 @@ def _report_absent(participants: Sequence[Participant], able: Sequence[Participa
     if not jobs:
         reason = "all are past the deadline" if able else "none of those drawn has samples"
         reason = reason if participants else "none of those drawn is online"
-        report("round without clients", f"nobody takes part ({reason}): the model stays as it is")
+        report("round without clients", f"nobody takes part ({reason}): no update merges")

@@ -46,6 +46,20 @@ def test_a_run_leaves_what_scripts_look_for(tmp_path, capsys):
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (tmp_path / "run" / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
+def test_a_private_run_ends_with_what_it_cost(tmp_path, capsys):
+    pytest.importorskip("dp_accounting")
+    private = ["parts=dp:clip=0.5:epsilon=5", "options.masked=false", "model.options.norm=gn", "fleet.per_round=20"]
+    code, out, _ = nestling(
+        capsys, "run", "heterofl-digits", *QUICK, *private, "--out", str(tmp_path / "run"), "--quiet"
+    )
+    assert code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 4.9 < summary["privacy"]["epsilon"] <= 5
+    line = next(line for line in out.splitlines() if line.startswith("privacy: "))
+    assert line == f"privacy: ε {summary['privacy']['epsilon']:.3g} at δ 0.037 (add-or-remove-one), of the models alone"
+
+
 def test_runs_find_a_place_by_themselves(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("seed-0", "seed-0-2"):

@@ -17,7 +17,7 @@ from nestling.experiment.presets import PRESETS
 Scale = Literal["laptop", "evening", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
 
-PAPERS = ("digits", "grand", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
+PAPERS = ("digits", "grand", "privacy", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
 
 # Known before training: means over the levels of a mix (HeteroFL, Section 4); plain means over the levels, however many
 # clients train each (NeFL, Table 8); and the parameters of the whole model (NeFL, Table 3).

@@ -45,6 +45,7 @@ IMAGES = {
 }
 # Sequences of all clients: WikiText-2's words in windows of 64 (HeteroFL, Table 6); FedRolex, Table 2.
 _SEQUENCES = {"wikitext2": 2_088_628 // 64, "stackoverflow": 135_818_730}
+_BY_USER = {"words": 10}  # sequences of a user on average, however many users take part
 
 _STEP_SECONDS, _MACS_PER_SECOND = 5e-4, 5e10  # of a step of SGD on one core: a constant, and its arithmetic
 _FILE = "model_costs.json"
@@ -130,8 +131,10 @@ def samples_per_client(experiment: Experiment) -> float:
     data, clients = experiment.data, experiment.fleet.clients
     if data.name in _SEQUENCES:
         return min(data.max_sequences or math.inf, _SEQUENCES[data.name] / clients)
+    if data.name in _BY_USER:
+        return min(data.max_sequences or math.inf, _BY_USER[data.name])
     if data.name not in IMAGES:
-        known = ", ".join((*IMAGES, *_SEQUENCES))
+        known = ", ".join((*IMAGES, *_SEQUENCES, *_BY_USER))
         raise ConfigError(f"reproductions know what {known} cost, not {data.name!r}: leave out data.name")
     kept = data.max_samples or IMAGES[data.name][1]
     return kept * (1 - data.validation - data.public_share) / clients
@@ -177,7 +180,8 @@ def _shares(experiment: Experiment) -> dict[float, float]:
 def _key(experiment: Experiment, whole: bool = False) -> str:
     model, data = experiment.model, experiment.data
     width = 1.0 if whole else model.width
-    return json.dumps([model.name, model.options, width, data.name, data.resize], sort_keys=True)
+    words = {"vocabulary": data.vocabulary_size} if data.vocabulary_size else {}
+    return json.dumps([model.name, words | model.options, width, data.name, data.resize], sort_keys=True)
 
 
 def whole_model(experiment: Experiment) -> tuple[int, int]:
@@ -212,6 +216,8 @@ def _setup(experiment: Experiment) -> Setup:
         options = {**{key: value for key, value in known.items() if key in MODELS[settings.name].options}, **options}
         inputs = torch.zeros(2, channels, data.resize or size, data.resize or size)
     else:
+        if data.vocabulary_size:
+            options = {"vocabulary": data.vocabulary_size, **options}
         inputs = example(settings.name, batch=2, **options)[0]
     with torch.device("meta"):
         model = build(settings.name, **options)

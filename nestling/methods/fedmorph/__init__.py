@@ -139,7 +139,7 @@ class Morph(PlanPart):
         network.load_state_dict(extract(setup.axes, fresh, weights))
         morphed = with_statistics(network, public_batches(round, batch))
         model = _with_slice(setup.axes, weights, fresh, morphed)
-        return AfterMerge(model, new_state, {"averaged": (plan, small), "morphed": (fresh, morphed)})
+        return AfterMerge(model, dict(state) | new_state, {"averaged": (plan, small), "morphed": (fresh, morphed)})
 
     def global_model(self, setup: Setup, method_state: State) -> State | None:
         """Return the large network as of the last morph, units weighted by σ(v); None before the first morph."""

@@ -60,6 +60,11 @@ class ProductMerge(Part):
     """Merges what adapters compute, B A, instead of their factors."""
 
     @property
+    def instead(self) -> str:
+        """The other way of merging adapters, which needs no update by itself."""
+        return _INSTEAD
+
+    @property
     def extendable(self) -> bool:
         """Return True: nothing depends on the number of rounds."""
         return True

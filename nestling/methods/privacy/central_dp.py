@@ -10,15 +10,14 @@ sub-models, masked losses and selected rows (they tell which classes a client ho
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from nestling.data.federated import ClientData
-from nestling.errors import ConfigError, MethodError, nearest
+from nestling.errors import ConfigError, MethodError
 from nestling.events import report
 from nestling.methods.aggregator import Aggregator, Mean
 from nestling.methods.context import RoundContext, Setup
-from nestling.methods.method import Method
 from nestling.methods.part import Part
 from nestling.methods.parts.equal_clients import check_equal_clients
 from nestling.methods.parts.holders import shared_names
@@ -26,7 +25,7 @@ from nestling.methods.parts.plans_by_client import draws_by_client
 from nestling.methods.privacy.accounting import Accountant
 from nestling.methods.privacy.noised_sum import NoisedSum
 
-_EXAMPLE = "parts=dp:clip=0.5:epsilon=8"
+EXAMPLE = "parts=dp:clip=0.5:epsilon=8"
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class CentralDP(Part):
         which then is public, so that neighbours have a client replaced by one of the same level.
     """
 
+    label: ClassVar[str] = "dp"
     clip: float = 1.0
     noise: float | None = None
     epsilon: float | None = None
@@ -55,7 +55,7 @@ class CentralDP(Part):
 
     def __post_init__(self) -> None:
         if (self.noise is None) == (self.epsilon is None):
-            raise MethodError(f"dp needs either noise or epsilon, such as {_EXAMPLE} or parts=dp:clip=0.5:noise=1.0")
+            raise MethodError(f"dp needs either noise or epsilon, such as {EXAMPLE} or parts=dp:clip=0.5:noise=1.0")
         for name, least in (("clip", "above 0"), ("noise", "0 or more"), ("epsilon", "above 0")):
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf or (name == "noise" and value == 0)):
@@ -120,7 +120,7 @@ class CentralDP(Part):
                 "its noise is for real numbers",
                 "use a model without complex tensors",
             ),
-            (method.overriding("received"), "the server learns from each update", "use another method"),
+            *((part, "the server learns from each update", part.instead) for part in method.overriding("received")),
         ]
         for present, reason, remedy in leaks:
             if present:
@@ -131,17 +131,30 @@ class CentralDP(Part):
     def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
         """Return the noised sum of a round."""
         del mean
+        noise, real = self.noise_on_sum(round.setup), self.counts == "real"
+        return NoisedSum(round, self.clip_in(round), noise, real_counts=real, record=self.recorded(round))
+
+    def clip_in(self, round: RoundContext) -> float:
+        """Return the clip of a round."""
+        del round
+        return self.clip
+
+    def noise_on_sum(self, setup: Setup) -> float:
+        """Return the standard deviation of the noise on a sum, over the clip."""
+        return self.z(setup)
+
+    def recorded(self, round: RoundContext) -> dict[str, Any]:
+        """Return what the round's line says: what this and all earlier rounds cost, and by which noise."""
         setup, z = round.setup, self.z(round.setup)
         accountant, delta = self._accountant(setup), self._delta(setup)
         epsilon = accountant.epsilon(z, round.number, delta)  # by the number of the round: a resume counts none twice
-        record = {
+        return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": delta,
             "adjacency": accountant.adjacency,
-            "clip": self.clip,
+            "clip": self.clip_in(round),
             "noise": z,
         }
-        return NoisedSum(round, self.clip, z, real_counts=self.counts == "real", record=record)
 
     def z(self, setup: Setup) -> float:
         """Return the noise multiplier: as given, or the smallest with which all rounds cost at most `epsilon`."""
@@ -156,23 +169,3 @@ class CentralDP(Part):
 
     def _delta(self, setup: Setup) -> float:
         return self.delta or float(setup.clients**-1.1)
-
-
-def with_central_dp(method: Method, text: str) -> Method:
-    """Return a method whose merge is differentially private; `text` is such as ``clip=0.5:epsilon=8``.
-
-    >>> from nestling.methods.fedavg import fedavg
-    >>> with_central_dp(fedavg(), "clip=0.5:epsilon=8").parts[-1].epsilon
-    8.0
-    """
-    known = [field.name for field in fields(CentralDP)]
-    values: dict[str, Any] = {}
-    for item in filter(None, text.split(":")):
-        name, equals, value = item.partition("=")
-        if not equals or name not in known:
-            raise MethodError(f"dp has no setting {item!r}{nearest(name, known)}: write {_EXAMPLE}")
-        try:
-            values[name] = value if name == "counts" else float(value)
-        except ValueError:
-            raise MethodError(f"dp's {name} must be a number, not {value!r}") from None
-    return method.with_parts(CentralDP(**values))

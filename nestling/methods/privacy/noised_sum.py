@@ -55,6 +55,7 @@ class NoisedSum:
         if not real_counts:
             self._expect()
         self.clients = 0
+        self.within = 0.0  # clients within the clip, each counted as 1/2, and as −1/2 those that are not
 
     def _expect(self) -> None:
         """Set the denominators to the expected holders of every coordinate in this round, which are public."""
@@ -84,6 +85,7 @@ class NoisedSum:
             if self._real:
                 where.count(self._counts[name], 1.0)
         self.clients += 1
+        self.within += 0.5 if norm <= self._clip else -0.5
 
     @torch.no_grad()
     def value(self) -> dict[str, Tensor]:

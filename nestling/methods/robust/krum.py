@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,13 +52,17 @@ class Krum(Part):
         Whether the best n − f − 2 updates of a slice are merged, not the best one alone.
     """
 
-    label: ClassVar[str] = "krum"
     attackers: int = 1
     multi: bool = False
 
     def __post_init__(self) -> None:
         if self.attackers < 0:
             raise MethodError(f"krum withstands a number of attackers, 0 or more, not {self.attackers!r}")
+
+    @property
+    def label(self) -> str:
+        """The name of the rule in messages."""
+        return "multi-krum" if self.multi else "krum"
 
     @property
     def extendable(self) -> bool:
@@ -72,15 +76,15 @@ class Krum(Part):
         name, least = setup.method.name, 2 * self.attackers + 3
         if setup.method.overriding("output_mask"):
             raise MethodError(
-                f"krum compares whole slices, of which clients of {name} merge only the rows of their own classes: "
-                "set options.masked=false"
+                f"{self.label} compares whole slices, of which clients of {name} merge only the rows of their own "
+                "classes: set options.masked=false"
             )
         if draws_by_client(setup):
-            raise MethodError(f"krum compares equal slices, and {name} gives every client one of its own")
+            raise MethodError(f"{self.label} compares equal slices, and {name} gives every client one of its own")
         if setup.clients < least:
             raise ConfigError(
-                f"krum:{self.attackers} needs at least {least} clients of one slice in a round, and fleet.clients is "
-                f"{setup.clients}"
+                f"{self.label}:{self.attackers} needs at least {least} clients of one slice in a round, and "
+                f"fleet.clients is {setup.clients}"
             )
 
     def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
@@ -121,7 +125,7 @@ class _Krum:
                 self._unjudged += updates
                 report(
                     "update not judged",
-                    f"{len(updates)} clients trained the slice {plan.key}, and krum:{attackers} needs "
+                    f"{len(updates)} clients trained the slice {plan.key}, and {self._part.label}:{attackers} needs "
                     f"{2 * attackers + 3} of one slice: their updates are left out",
                     count=len(updates),
                 )

@@ -23,11 +23,11 @@ def check_rule(setup: Setup, rule: str, *, weighted: bool = False, sparse: bool 
         Whether the rule works with changes of which most are zero.
     """
     method, upload = setup.method, setup.upload.format
-    learning = [type(part).__name__ for part in method.overriding("received")]
+    learning = method.overriding("received")
     if learning:
         raise MethodError(
             f"{rule} cannot protect {method.name}, whose server also learns from each update beside the merge "
-            f"({learning[0]}): use another method, or leave out {rule}"
+            f"({learning[0].label}): {learning[0].instead}, or leave out {rule}"
         )
     if not shared_names(setup) and not setup.per_submodel:
         raise MethodError(f"{rule} merges what clients share, and clients of {method.name} share nothing")

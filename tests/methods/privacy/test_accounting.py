@@ -4,11 +4,12 @@ import math
 from functools import cache
 
 import mpmath
+import numpy as np
 import pytest
 
 from nestling.errors import MethodError
 from nestling.fleet import Fleet, Participation, parse_mix
-from nestling.methods.privacy.accounting import Accountant
+from nestling.methods.privacy.accounting import Accountant, _spent_by_a_round
 
 pytest.importorskip("dp_accounting")
 ORDERS = range(2, 33)
@@ -84,6 +85,22 @@ def test_every_client_by_itself():
     accountant = Accountant(1000, 20, poisson=True, adjacency="add-or-remove-one")
     epsilon = accountant.epsilon(noise=1.1, rounds=200, delta=1e-5)
     assert epsilon == pytest.approx(epsilon_of(lambda order: 200 * poisson(0.02, 1.1, order), 1e-5), rel=1e-2)
+
+
+def test_every_client_by_itself_as_an_integral():
+    """By Simpson's rule (Mironov, Talwar, Zhang, 2019, §3.2); between whole orders, the library has an upper bound."""
+    q, sigma = 0.02, 1.1
+    x, step = np.linspace(-40.0, 60.0, 200_001, retstep=True)
+    log_outside = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
+    log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * sigma**2))
+    simpson = np.ones(len(x))
+    simpson[1:-1:2], simpson[2:-1:2] = 4, 2
+    orders, spent = _spent_by_a_round(Accountant(1000, 20, poisson=True, adjacency="add-or-remove-one"), sigma)
+    for order in (1.1, 1.5, 2, 3.3, 9.7, 16, 32):
+        total = step / 3 * (simpson * np.exp(log_outside + order * log_ratio)).sum()
+        (place,) = np.flatnonzero(np.isclose(orders, order))
+        exact = math.log(total) / (order - 1)
+        assert exact * (1 - 1e-9) <= spent[place] <= exact * (1 + 1e-9 if isinstance(order, int) else 1.15)
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "replace-one within a level"])

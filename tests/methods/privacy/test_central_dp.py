@@ -2,10 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from nestling.cut.extract import cuts
+from nestling.data import load, partition
 from nestling.errors import NestlingError
 from nestling.events import collect
 from nestling.experiment import find, resume
@@ -41,7 +44,7 @@ def test_without_noise_and_clipping_rounds_are_those_of_the_mean(method, counts)
     with collect():
         result = run(private(method=method, parts=f"dp:clip=1e6:noise=0:counts={counts}"))
     for name, tensor in plain.state.items():
-        torch.testing.assert_close(result.state[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result.state[name], tensor, rtol=0, atol=1e-6)
     assert result.rounds[-1]["privacy"]["epsilon"] is None
     assert result.rounds[-1]["privacy"]["noise"] == 0
 
@@ -51,7 +54,7 @@ def test_without_noise_and_clipping_rounds_are_those_of_the_mean(method, counts)
     [
         (["parts=dp"], "dp needs either noise or epsilon"),
         (["parts=dp:noise=1:epsilon=2"], "dp needs either noise or epsilon"),
-        (["parts=dp:8"], "'delta', 'counts': write parts=dp:clip=0.5:epsilon=8"),
+        (["parts=dp:8"], "'rate', 'count_noise': write parts=dp:clip=0.5:epsilon=8"),
         (["parts=dp:nois=1"], "did you mean 'noise'"),
         (["parts=dp:noise=much"], "dp's noise must be a number, not 'much'"),
         (["parts=dp:noise=1:counts=some"], "dp's counts are fixed or real, not 'some'"),
@@ -62,10 +65,10 @@ def test_without_noise_and_clipping_rounds_are_those_of_the_mean(method, counts)
         (["parts=dp:noise=1", "fleet.devices=phone-low,laptop"], "leave out fleet.devices"),
         (["parts=dp:noise=1", "server.weighting=samples"], "dp counts every client alike"),
         (["parts=dp:noise=1:counts=real", "fleet.sampling=poisson"], "use counts=fixed"),
-        (["parts=dp:noise=1,median"], "one part with `aggregator`, not CentralDP and Median"),
+        (["parts=dp:noise=1,median"], "one part with `aggregator`, not dp and median"),
         (["parts=dp:noise=1", "method=fed-dropout", "options.masked=false"], "a slice of its own"),
         (["parts=dp:noise=1", "method=standalone"], "clients of standalone share nothing"),
-        (["parts=dp:noise=1,feddyn", "method=fedavg"], "CentralDP of fedavg merges otherwise"),
+        (["parts=dp:noise=1,feddyn", "method=fedavg"], "and dp of fedavg merges otherwise"),
     ],
 )
 def test_what_would_not_be_private_is_refused_in_one_sentence(settings, words):
@@ -109,7 +112,7 @@ def test_what_goes_together(preset, settings):
     assert simulate(Overrides(find(preset).with_settings([*settings, *private]))).setup.participation is not None
 
 
-def test_epsilon_is_recorded_and_grows_with_rounds():
+def test_epsilon_is_printed_and_recorded_and_grows_with_rounds(capsys):
     fleet = FleetSettings(clients=8, per_round=4, levels="a-b", sampling="poisson")
     result = run(private(fleet=fleet, rounds=4, parts="dp:clip=0.5:epsilon=5"))
     spent = [line["privacy"]["epsilon"] for line in result.rounds]
@@ -120,6 +123,10 @@ def test_epsilon_is_recorded_and_grows_with_rounds():
     assert result.rounds[0]["privacy"]["delta"] == pytest.approx(8**-1.1)
     assert all(math.isfinite(tensor.sum().item()) for tensor in result.state.values())
     assert {line["clients"] for line in result.rounds} != {4}, "how many take part is drawn"
+    assert result.summary["privacy"] == result.rounds[-1]["privacy"]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    printed = [next(part for part in line.split(" · ") if part.startswith("ε ")) for line in lines]
+    assert printed == [f"ε {epsilon:.3g}" for epsilon in (spent[1], spent[3])], "at each evaluated round"
 
 
 def test_a_round_of_nobody_is_noised_like_any_other():
@@ -133,6 +140,31 @@ def test_a_round_of_nobody_is_noised_like_any_other():
     assert result.rounds[0]["clients"] == 0
     start = result.simulation.setup.model.state_dict()
     assert not any(torch.equal(result.state[name], start[name]) for name in result.simulation.setup.parameters)
+
+
+@pytest.mark.parametrize("counts", ["fixed", pytest.param("real", marks=pytest.mark.slow)])
+def test_the_data_of_one_client_move_a_whole_round_by_no_more_than_the_accountant_is_told(counts):
+    """Training, uploads, merge and step; with fixed counts, a client without data is one that is not there."""
+    clip, data = 0.05, load("digits")
+    shares = partition(data, 8)
+    experiment = private(
+        parts=f"dp:clip={clip}:noise=0:counts={counts}", data=Data(name="digits", min_samples=0), rounds=1
+    )
+    neighbours = {"fixed": shares.train[0][:0], "real": shares.train[1][:20]}
+    other = replace(shares, train=(neighbours[counts], *shares.train[1:]))
+    with collect():
+        results = [run(experiment, dataset=data, partition=one, quiet=True) for one in (shares, other)]
+    setup, names = results[0].simulation.setup, results[0].simulation.setup.parameters
+    expected = 8 / len(setup.ratios)  # clients of each level; all of them hold what the narrowest holds
+    inside = cuts(setup.axes, setup.submodel_plan(setup.ratios[0]))
+    square = 0.0
+    for name in names:
+        counted = torch.full_like(setup.model.state_dict()[name], expected)
+        inside[name].put(counted, torch.full(inside[name].shape, 2 * expected))
+        moved = (results[0].state[name].double() - results[1].state[name].double()) * counted
+        square += moved.square().sum().item()
+    most = {"fixed": clip, "real": 2 * clip}[counts]
+    assert clip / 2 < math.sqrt(square) <= most * (1 + 1e-4)
 
 
 class Stop(Callback):

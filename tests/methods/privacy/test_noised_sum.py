@@ -71,6 +71,12 @@ def test_fixed_denominators_do_not_depend_on_who_takes_part(name, seed, drawn, c
             assert set(counts.unique().tolist()) <= {2.5, 10.0}
             assert int((counts == 10.0).sum()) == small[key].numel()
     total = sums(merge, given_)
+    if updates:  # one client less, and another one, of whatever level: the sum moves by the clip, and by twice that
+        other = update_of(given_.axes, given_.state, plan(given_.axes, 0.25 if drawn[-1] else 1.0), seed + 99)
+        less = sums(noised(given_, updates[:-1], clip, real=False, fleet=fleet), given_)
+        replaced = sums(noised(given_, [*updates[:-1], other], clip, real=False, fleet=fleet), given_)
+        assert torch.linalg.vector_norm(total - less) <= clip * (1 + 1e-6)
+        assert torch.linalg.vector_norm(total - replaced) <= 2 * clip * (1 + 1e-6)
     changes = torch.zeros_like(total)
     for update in updates:
         start, change = 0, torch.zeros_like(total)
