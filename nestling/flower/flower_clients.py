@@ -251,6 +251,11 @@ def coverage(setup: Setup, plans: Iterable[Plan]) -> dict[str, float]:
 def check_method(setup: Setup) -> None:
     """Raise `ConfigError` if an experiment needs something of clients that devices do not do yet."""
     method = setup.method
+    if method.overriding("upload_bytes"):
+        raise ConfigError(
+            "secagg needs four messages with every client of a cohort in a round, and devices answer one (Flower's own "
+            "secure aggregation adds up equal shapes alone): run it in simulation, or leave out secagg"
+        )
     if setup.private:
         raise ConfigError(
             f"{method.name} gives every client tensors of its own, which are tested where the clients are: devices do "

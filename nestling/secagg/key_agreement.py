@@ -42,12 +42,12 @@ def agreed_key(private: bytes, public: bytes, purpose: str) -> bytes:
     True
     """
     hkdf, hashes = _primitives("kdf.hkdf"), _primitives("hashes")
+    own = _x25519().X25519PrivateKey.from_private_bytes(private)
     try:
-        peer = _x25519().X25519PublicKey.from_public_bytes(public)
-        shared = _x25519().X25519PrivateKey.from_private_bytes(private).exchange(peer)
+        shared = own.exchange(_x25519().X25519PublicKey.from_public_bytes(public))
     except ValueError as problem:  # not a point, or one of small order
         raise SecAggError("a public key is not one of X25519") from problem
-    both = b"".join(sorted((public_key(private), public)))
+    both = b"".join(sorted((own.public_key().public_bytes_raw(), public)))
     info = f"nestling secagg {purpose}\x1f".encode() + both
     return bytes(hkdf.HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(shared))
 

@@ -283,6 +283,9 @@ def test_methods_that_devices_do_not_do_are_refused(tmp_path):
     settings = experiment("method=lg-fedavg")
     with pytest.raises(ConfigError, match="gives every client tensors of its own"):
         run_on_devices(settings, None, RULES, out=tmp_path / "run")
+    settings = experiment("method=fedavg", "parts=secagg", "model.options.norm=gn")
+    with pytest.raises(ConfigError, match="secagg needs four messages with every client"):
+        run_on_devices(settings, None, RULES, out=tmp_path / "other")
 
 
 def test_nodes_that_do_not_belong_are_refused_by_name(tmp_path):
