@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,42 +32,24 @@ from nestling.secagg.mask_stream import Residues
 from nestling.secagg.secagg_run import STEPS, SecureSum, Step, secure_sum
 from nestling.seeds import derive, numpy_stream
 
+if TYPE_CHECKING:
+    from nestling.methods.secure.secure_aggregation import SecureAggregation
+
 
 class MaskedSum:
     """The updates of a round, merged by sums over cohorts.
 
     Parameters
     ----------
+    part
+        The settings.
     round, mean
         The round, and the plain mean, of which only what clients were sent is used.
-    one_slice
-        Whether a cohort has clients of one slice only.
-    size
-        About how many clients a cohort has at most.
-    least
-        Returns how many of a cohort's clients must remain.
-    range, bits
-        The fixed-point numbers of vectors.
-    dropout
-        The probability that a client drops out.
     """
 
-    def __init__(
-        self,
-        round: RoundContext,
-        mean: Mean,
-        *,
-        one_slice: bool,
-        size: int,
-        least: Callable[[int], int],
-        range: float,
-        bits: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, part: SecureAggregation, round: RoundContext, mean: Mean) -> None:
         setup = round.setup
-        self._round, self._mean = round, mean
-        self._one_slice, self._size, self._least = one_slice, size, least
-        self._range, self._bits, self._dropout = range, bits, dropout
+        self._part, self._round, self._mean = part, round, mean
         self._arrived: list[tuple[Update, float]] = []
         self._whole = cuts(setup.cut_axes, Plan())
         self._totals = {name: torch.zeros(0, dtype=torch.float64) for name in shared_names(setup)}
@@ -132,30 +114,31 @@ class MaskedSum:
     def _cohorts(self) -> list[list[tuple[Update, float]]]:
         """Divide the clients of a round into cohorts of similar sizes, in their order."""
         groups: dict[Hashable, list[tuple[Update, float]]] = {}
+        one_slice = self._part.cohort == "slice"
         for one in self._arrived:
-            groups.setdefault(one[0].plan if self._one_slice else None, []).append(one)
+            groups.setdefault(one[0].plan if one_slice else None, []).append(one)
         cohorts = []
         for group in groups.values():
             if len(group) < LEAST:
                 self._record["left_out"] += len(group)
-                of = f"the slice {group[0][0].plan.key}" if self._one_slice else "all slices"
+                where = f"the slice {group[0][0].plan.key}" if one_slice else "the round"
                 report(
                     "client left out",
-                    f"{len(group)} clients trained {of}, and a cohort of secure aggregation needs {LEAST}: their "
-                    "updates are not sent",
+                    f"a cohort of secure aggregation needs {LEAST} clients, and {where} has {len(group)}: no update of "
+                    "them is sent",
                     count=len(group),
                 )
                 continue
-            parts = max(1, min(math.ceil(len(group) / self._size), len(group) // LEAST))
+            parts = max(1, min(math.ceil(len(group) / self._part.size), len(group) // LEAST))
             cohorts += [group[k * len(group) // parts : (k + 1) * len(group) // parts] for k in range(parts)]
         return cohorts
 
     def _sum(self, cohort: Sequence[tuple[Update, float]]) -> None:
         """Run the protocol in a cohort, and add its sum."""
-        clients, least = len(cohort), self._least(len(cohort))
+        clients, least = len(cohort), self._part.least(len(cohort))
         most = max(weight for _, weight in cohort)
         vectors = CohortVectors(self._round, [update for update, _ in cohort], needed=LEAST + clients - least)
-        code = FixedPoint(self._range, clients, self._bits)
+        code = FixedPoint(self._part.range, clients, self._part.bits)
         clipped: list[int] = []
 
         def residues(place: int) -> Residues:
@@ -169,7 +152,7 @@ class MaskedSum:
             {place + 1: self._entropy(update) for place, (update, _) in enumerate(cohort)},
             threshold=least,
             length=vectors.length,
-            bits=self._bits,
+            bits=self._part.bits,
             drops={place + 1: step for place, (update, _) in enumerate(cohort) if (step := self._drop(update))},
         )
         self._note(clients, result, sum(clipped))
@@ -222,8 +205,8 @@ class MaskedSum:
         if clipped:
             report(
                 "value clipped",
-                f"{clipped} values of changes are beyond secagg's range={self._range:g} and were clipped: set a larger "
-                "range",
+                f"{clipped} values of changes are beyond secagg's range={self._part.range:g} and were clipped: set a "
+                "larger range",
                 count=clipped,
             )
 
@@ -234,7 +217,7 @@ class MaskedSum:
 
     def _drop(self, update: Update) -> Step | None:
         """Return the step at which a simulated client drops out; None if it does not."""
-        if not self._dropout:
+        if not self._part.dropout:
             return None
         stream = numpy_stream(self._round.setup.seed, "secagg dropout", self._round.number, update.who[0].client)
-        return STEPS[int(stream.integers(len(STEPS)))] if stream.random() < self._dropout else None
+        return STEPS[int(stream.integers(len(STEPS)))] if stream.random() < self._part.dropout else None

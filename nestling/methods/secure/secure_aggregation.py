@@ -89,16 +89,7 @@ class SecureAggregation(Part):
 
     def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
         """Return what runs the protocol at the end of a round."""
-        return MaskedSum(
-            round,
-            mean,
-            one_slice=self.cohort == "slice",
-            size=self.size,
-            least=self.least,
-            range=self.range,
-            bits=self.bits,
-            dropout=self.dropout,
-        )
+        return MaskedSum(self, round, mean)
 
     def upload_bytes(self, setup: Setup, plan: Plan) -> int:
         """Return the bytes of a client's masked vector; of a padded one, the most that it can have."""

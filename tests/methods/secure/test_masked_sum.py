@@ -134,6 +134,22 @@ def test_what_the_server_gets_is_not_the_update():
     assert [len(result.clients) for result in totals] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("gone", [(), (0,), (3,)])
+def test_every_coordinate_of_a_padded_sum_has_three_clients_whoever_drops_out(gone):
+    """Of three clients of the whole net and two of a slice, one may drop out: nothing outside the slice is summed."""
+    given_ = example_of("cnn", torch.float64)
+    plan = random_plan(given_.axes, 3, "subset")
+    updates = cohort_of(given_, 3) + cohort_of(given_, 2, plan, first=3)
+    part = SecureAggregation("union", threshold=0.8)
+    rule, _ = summed(given_.it, given_.state, part, updates, drops=[(client, "vector") for client in gone])
+    assert rule.clients == 5 - len(gone)
+    kept = [update for update in updates if update.who[0].client not in gone]
+    for key in floats(given_):
+        everybody = holders(given_.axes, key, updates) == 5
+        assert torch.equal(rule.gathered(key) > 0, everybody)
+        assert (holders(given_.axes, key, kept)[everybody] >= 3).all()
+
+
 def test_values_out_of_range_are_clipped_and_reported():
     given_ = example_of("cnn", torch.float64)
     updates = cohort_of(given_, 3)

@@ -83,7 +83,10 @@ def test_settings_that_cannot_be(settings):
             ("fedavg-digits", ["server.weighting=samples"]),
             ("fedprox-digits", []),
             ("heterofl-digits", ["options.masked=false", "server.optimizer=fedadam"]),
-            ("heterofl-digits", ["options.masked=false", "fleet.devices=phone-low,laptop", "parts=secagg:cohort=union"]),
+            (
+                "heterofl-digits",
+                ["options.masked=false", "fleet.devices=phone-low,laptop", "parts=secagg:cohort=union"],
+            ),
             ("fedrolex-digits", ["options.masked=false", "fleet.assign=dynamic"]),
             ("fed-dropout-digits", ["options.masked=false", "parts=secagg:cohort=union"]),
             ("fjord-digits", []),
