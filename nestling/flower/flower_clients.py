@@ -23,6 +23,7 @@ from nestling.flower.nodes import Nodes, RoundRules, reason_of
 from nestling.flower.update_checks import IssuedJob, NormBound, change_size, checked_update
 from nestling.methods.context import Setup
 from nestling.methods.messages import Job, JobEnvelope, NormStatisticsJob, TestJob, TrainJob, Update
+from nestling.methods.secure.secure_aggregation import SecureAggregation
 from nestling.server.state import ServerState
 
 _GRACE = 600.0  # seconds for which a message stays valid after its deadline: clocks of machines differ
@@ -251,7 +252,7 @@ def coverage(setup: Setup, plans: Iterable[Plan]) -> dict[str, float]:
 def check_method(setup: Setup) -> None:
     """Raise `ConfigError` if an experiment needs something of clients that devices do not do yet."""
     method = setup.method
-    if method.overriding("upload_bytes"):
+    if any(isinstance(part, SecureAggregation) for part in method.parts):
         raise ConfigError(
             "secagg needs four messages with every client of a cohort in a round, and devices answer one (Flower's own "
             "secure aggregation adds up equal shapes alone): run it in simulation, or leave out secagg"

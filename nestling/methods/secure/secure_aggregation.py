@@ -18,6 +18,7 @@ from typing import Literal
 from nestling.cut import Plan
 from nestling.data.federated import ClientData
 from nestling.errors import MethodError
+from nestling.imported import need
 from nestling.methods.aggregator import Aggregator, Mean
 from nestling.methods.context import RoundContext, Setup
 from nestling.methods.method import Method
@@ -27,7 +28,7 @@ from nestling.methods.parts.part_settings import with_settings
 from nestling.methods.secure.cohort_vectors import vector_length
 from nestling.methods.secure.masked_sum import MaskedSum
 from nestling.methods.secure.secure_checks import check_secure
-from nestling.secagg.mask_stream import BITS, mask
+from nestling.secagg.mask_stream import BITS
 
 _SHARE = {"slice": 2 / 3, "union": 0.9}
 
@@ -85,7 +86,7 @@ class SecureAggregation(Part):
         """Raise an error if the server would learn more than sums, or could not learn what it needs from sums."""
         del public
         check_secure(setup, union=self.cohort == "union")
-        mask(bytes(32), 1, self.bits)  # the package is there
+        need("cryptography", "secagg", "the part secagg needs", MethodError)
 
     def aggregator(self, round: RoundContext, mean: Mean) -> Aggregator:
         """Return what runs the protocol at the end of a round."""

@@ -1,6 +1,7 @@
 """Secure aggregation in whole runs: what it goes with, near to the plain mean, the same bytes however a run is done."""
 
 import json
+import sys
 
 import pytest
 
@@ -36,30 +37,33 @@ def secure(**changes):
 
 @pytest.mark.parametrize(
     ("preset", "settings", "words"),
-    [
-        ("heterofl-digits", [], "a masked loss changes the rows of few clients"),
-        ("heterofl-digits", ["options.masked=false", "model.options.norm=bn"], "norm statistics one by one"),
-        ("heterofl-digits", ["upload.format=8-bit"], "set upload.format=dense, and parts=secagg:bits=16"),
-        ("heterofl-digits", ["options.masked=false", "select_rows=true"], "rows that clients select"),
-        (
-            "fed-dropout-digits",
-            ["options.masked=false"],
-            "every client has a slice of its own: use secagg:cohort=union",
-        ),
-        ("nefl-digits", ["parts=secagg:cohort=union"], "use secagg:cohort=slice"),
-        ("standalone-digits", [], "clients of standalone share nothing"),
-        ("feddf-digits", [], "the server learns from each update"),
-        ("ds-fl-digits", [], "clients of ds-fl share nothing"),
-        ("fedavg-digits", ["parts=feddyn,secagg"], "SecureAggregation of fedavg merges otherwise: leave one out"),
-        ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not Median and SecureAggregation"),
-        ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not CentralDP and SecureAgg"),
-        ("fedavg-digits", ["fleet.clients=2", "fleet.per_round=2"], "cohorts of at least 3 clients"),
-        ("fedavg-digits", ["server.fan_in=2"], "branches of clients are merged unmasked: set server.fan_in=0"),
-        ("fedavg-digits", ["parts=secagg:bits=20"], "bits are 16, 32 or 64, not 20"),
-        ("fedavg-digits", ["parts=secagg:bit=16"], "secagg has no setting 'bit=16'; did you mean 'bits'?"),
-        ("fedavg-digits", ["parts=secagg:size=two"], "secagg's size cannot be 'two'"),
-        ("fedavg-digits", ["parts=secagg:cohort=level"], "secagg's cohort cannot be 'level'"),
-    ],
+    mostly_slow(
+        [
+            ("heterofl-digits", [], "a masked loss changes the rows of few clients"),
+            ("heterofl-digits", ["options.masked=false", "model.options.norm=bn"], "norm statistics one by one"),
+            ("heterofl-digits", ["upload.format=8-bit"], "set upload.format=dense, and parts=secagg:bits=16"),
+            ("heterofl-digits", ["options.masked=false", "select_rows=true"], "rows that clients select"),
+            (
+                "fed-dropout-digits",
+                ["options.masked=false"],
+                "every client has a slice of its own: use secagg:cohort=union",
+            ),
+            ("nefl-digits", ["parts=secagg:cohort=union"], "use secagg:cohort=slice"),
+            ("standalone-digits", [], "clients of standalone share nothing"),
+            ("feddf-digits", [], "the server learns from each update"),
+            ("ds-fl-digits", [], "clients of ds-fl share nothing"),
+            ("fedavg-digits", ["parts=feddyn,secagg"], "SecureAggregation of fedavg merges otherwise: leave one out"),
+            ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not Median and SecureAggregation"),
+            ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not CentralDP and SecureAgg"),
+            ("fedavg-digits", ["fleet.clients=2", "fleet.per_round=2"], "cohorts of at least 3 clients"),
+            ("fedavg-digits", ["server.fan_in=2"], "branches of clients are merged unmasked: set server.fan_in=0"),
+            ("fedavg-digits", ["parts=secagg:bits=20"], "bits are 16, 32 or 64, not 20"),
+            ("fedavg-digits", ["parts=secagg:bit=16"], "secagg has no setting 'bit=16'; did you mean 'bits'?"),
+            ("fedavg-digits", ["parts=secagg:size=two"], "secagg's size cannot be 'two'"),
+            ("fedavg-digits", ["parts=secagg:cohort=level"], "secagg's cohort cannot be 'level'"),
+        ],
+        quick=9,
+    ),
 )
 def test_what_does_not_go_together_is_refused_in_one_sentence(preset, settings, words):
     with pytest.raises(NestlingError, match=words) as caught:
@@ -201,6 +205,14 @@ def test_digits_are_learned_as_well_as_without(method, options):
     learned, wanted = (result.summary["final"]["global_accuracy"] for result in (masked, plain))
     assert wanted > 0.7
     assert learned == pytest.approx(wanted, abs=0.02)
+
+
+def test_without_the_package_it_is_refused_before_anything_runs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(
+        MethodError, match=r"the part secagg needs the package 'cryptography': pip install 'nestling\[secagg\]'"
+    ):
+        simulate(Overrides(secure()))
 
 
 def test_settings_survive_a_file_and_runs_may_get_more_rounds():
