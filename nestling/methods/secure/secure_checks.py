@@ -28,8 +28,10 @@ def check_secure(setup: Setup, *, union: bool) -> None:
             f"secagg sends masked values, which upload.format={setup.upload.format} cannot shorten: set "
             "upload.format=dense, and parts=secagg:bits=16 for fewer bytes"
         )
-    if setup.clients < LEAST:
-        raise ConfigError(f"secagg needs cohorts of at least {LEAST} clients, and fleet.clients is {setup.clients}")
+    fleet = setup.participation
+    most = setup.clients if fleet is None or fleet.poisson else fleet.per_round
+    if most < LEAST:
+        raise ConfigError(f"secagg needs cohorts of at least {LEAST} clients, and a round has at most {most}")
     counters = [name for name in merging if not averaged(state[name]) or state[name].is_complex()]
     obstacles = [
         (setup.select_rows, "rows that clients select tell which classes they hold", "set select_rows=false"),

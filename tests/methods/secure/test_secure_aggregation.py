@@ -55,7 +55,11 @@ def secure(**changes):
             ("fedavg-digits", ["parts=feddyn,secagg"], "SecureAggregation of fedavg merges otherwise: leave one out"),
             ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not Median and SecureAggregation"),
             ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not CentralDP and SecureAgg"),
-            ("fedavg-digits", ["fleet.clients=2", "fleet.per_round=2"], "cohorts of at least 3 clients"),
+            (
+                "fedavg-digits",
+                ["fleet.clients=2", "fleet.per_round=2"],
+                "cohorts of at least 3 clients, and a round has at most 2",
+            ),
             ("fedavg-digits", ["server.fan_in=2"], "branches of clients are merged unmasked: set server.fan_in=0"),
             ("fedavg-digits", ["parts=secagg:bits=20"], "bits are 16, 32 or 64, not 20"),
             ("fedavg-digits", ["parts=secagg:bit=16"], "secagg has no setting 'bit=16'; did you mean 'bits'?"),
