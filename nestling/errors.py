@@ -108,6 +108,12 @@ class DeviceError(NestlingError):
     exit_code = 1
 
 
+class SecAggError(NestlingError):
+    """A step of secure aggregation cannot be taken: a message is wrong, or a value has no code."""
+
+    exit_code = 1
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return '; did you mean …?' with the known names closest to `name`, or else a list of known names.
 

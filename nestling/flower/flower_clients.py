@@ -34,6 +34,7 @@ from nestling.methods.messages import (
     TrainJob,
     Update,
 )
+from nestling.methods.secure.secure_aggregation import SecureAggregation
 from nestling.server.state import ServerState
 from nestling.tasks.task import SampleTask
 
@@ -288,6 +289,11 @@ def coverage(setup: Setup, plans: Iterable[Plan]) -> dict[str, float]:
 def check_method(setup: Setup) -> None:
     """Raise `ConfigError` if an experiment needs something of clients that devices do not do yet."""
     method = setup.method
+    if any(isinstance(part, SecureAggregation) for part in method.parts):
+        raise ConfigError(
+            "secagg needs four messages with every client of a cohort in a round, and devices answer one (Flower's own "
+            "secure aggregation adds up equal shapes alone): run it in simulation, or leave out secagg"
+        )
     if setup.private and not isinstance(setup.task, SampleTask):
         raise ConfigError(
             f"{method.name} gives every client a model of its own, which devices test on samples with one target each, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -42,3 +42,11 @@ class Mean(Aggregator, Protocol):
 
     def sent(self, plan: Plan) -> State:
         """Return the slice that the clients with this plan received: their change is counted from there."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """An aggregator that updates reach in messages of its own (`nestling.methods.Part.upload_bytes`)."""
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes of these messages, after `value`: sent by all clients, and to them."""

@@ -210,6 +210,11 @@ class Method:
         parts = self.overriding("aggregator")
         return parts[0].aggregator(round, mean) if parts else mean
 
+    def upload_bytes(self, setup: Setup, plan: Plan) -> int | None:
+        """Return the expected bytes of a client's upload if it is not its slice; None if it is."""
+        parts = self.overriding("upload_bytes")
+        return parts[0].upload_bytes(setup, plan) if parts else None
+
     def received(self, round: RoundContext, update: Update, earlier: Sequence[Any] = ()) -> list[Any]:
         """Return what each part remembers of the updates of a round, from that of `earlier` ones and another update."""
         before = earlier or [None] * len(self.chain)

@@ -133,6 +133,14 @@ class Part:
         del round
         return mean
 
+    def upload_bytes(self, setup: Setup, plan: Plan) -> int | None:
+        """Return the expected bytes of a client's upload if it is not its slice; None if it is.
+
+        What was really sent is counted by the part's aggregator (`nestling.methods.aggregator.Metered`).
+        """
+        del setup, plan
+        return None
+
     def received(self, round: RoundContext, update: Update, earlier: Any) -> Any:
         """Return what the server remembers of the updates of a round, from that of `earlier` ones and another update.
 

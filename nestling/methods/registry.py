@@ -36,6 +36,7 @@ from nestling.methods.robust.clip_norm import ClipNorm
 from nestling.methods.robust.krum import Krum
 from nestling.methods.robust.median import Median
 from nestling.methods.robust.trimmed_mean import TrimmedMean
+from nestling.methods.secure.secure_aggregation import with_secure_aggregation
 from nestling.methods.standalone import standalone
 from nestling.settings.overrides import as_value
 from nestling.settings.reference import accepted
@@ -72,6 +73,7 @@ PARTS: dict[str, tuple[Callable[[Method, Any], Method], Any]] = {
     "multi-krum": (lambda method, attackers: method.with_parts(Krum(attackers, multi=True)), 1),
     "clip-norm": (lambda method, limit: method.with_parts(ClipNorm(limit)), 1.0),
     "dp": (with_central_dp, ""),
+    "secagg": (with_secure_aggregation, ""),
 }
 
 _BASES: dict[Callable[..., Method], Callable[..., Method]] = {

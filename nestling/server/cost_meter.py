@@ -18,6 +18,7 @@ from nestling.data.batches import local_samples
 from nestling.data.federated import ClientData
 from nestling.events import report
 from nestling.fleet import TRAINING, Population, round_clock, time_of
+from nestling.methods.aggregator import Aggregator, Metered
 from nestling.methods.context import Participant, RoundContext, Setup
 from nestling.methods.frozen import frozen_slice
 from nestling.methods.messages import TrainJob, Update
@@ -99,6 +100,9 @@ class CostMeter:
 
     def bytes_up(self, plan: Plan) -> int:
         """Return the bytes that will be sent back, as far as that is known before there is an update."""
+        own = self._setup.method.upload_bytes(self._setup, plan)
+        if own is not None:
+            return own
         dense = self._setup.upload.format == "dense"
         return self.bytes_down(plan) if dense else expected_bytes(self._setup, plan)
 
@@ -138,8 +142,17 @@ class CostMeter:
         sent = len(update.who) * self.bytes_down(update.plan)
         totals.bytes_down += sent
         encoded = update.bytes_up if update.message is None else len(update.message)
+        if self._setup.method.overriding("upload_bytes"):
+            encoded = 0  # `add_traffic` counts it
         totals.bytes_up += (sent if encoded is None else encoded) + _bytes(update.extra)
         totals.cover(update.plan, len(update.who))
+
+    def add_traffic(self, totals: Totals, rule: Aggregator) -> None:
+        """Add what clients sent and received in the messages of a merge rule, if it has any, after its `value`."""
+        if isinstance(rule, Metered):
+            up, down = rule.traffic()
+            totals.bytes_up += up
+            totals.bytes_down += down
 
     def recorded(self, totals: Totals) -> dict[str, Any]:
         """Return what was spent so far, as it is recorded; simulated time only if there are devices."""

@@ -61,6 +61,7 @@ def run_round(
     model, optimizer = step(
         setup.server, before.model, rule.value(), gathered=rule.gathered, memory=before.optimizer, trained=trained
     )
+    costs.add_traffic(totals, rule)  # of a rule with messages of its own (secure aggregation)
     result = method.after_merge(round, Merged(model, rule.gathered, received, rule))
     after = ServerState(
         round=round.number,

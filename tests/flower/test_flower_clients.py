@@ -360,6 +360,9 @@ def test_a_node_that_lost_what_it_kept_is_reported(tmp_path):
 def test_methods_that_devices_do_not_do_are_refused(tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):
         run_on_devices(settings, None, RULES, out=tmp_path / "run")
+    settings = experiment("method=fedavg", "parts=secagg", "model.options.norm=gn")
+    with pytest.raises(ConfigError, match="secagg needs four messages with every client"):
+        run_on_devices(settings, None, RULES, out=tmp_path / "other")
 
 
 @pytest.mark.slow
