@@ -14,7 +14,7 @@ from nestling.report.reproduction_table import _share, build
 from tests.quick import mostly_slow
 
 ALL = definitions.reproductions()
-PAPERS = [one for one in ALL if one.file not in ("digits", "grand")]
+PAPERS = [one for one in ALL if one.file not in ("digits", "grand", "time")]
 
 
 def by_name(tables):
