@@ -1,7 +1,6 @@
 """The figure of a reproduction, of the paper's own kind: by average parameters, by rounds, by a share, or by row.
-Rounds that do not wait for slow devices are drawn by simulated time.
 
-That of a comparison of our own shows every sub-model by its parameters.
+That of a comparison of our own shows every sub-model by its parameters, or accuracy by simulated time.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ up = 1e5
 name = "slow"
 memory = 1e9
 speed = 1e7
-down = 2e4
-up = 1e4
+down = 7e4
+up = 4e4
 [[device]]
 name = "small"
 memory = 60e3

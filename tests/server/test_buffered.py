@@ -1,4 +1,4 @@
-"""Buffered asynchronous steps: the discounted merge against plain NumPy, and synchronous rounds where nobody is late."""
+"""Buffered asynchronous steps: the merge against plain NumPy, and synchronous rounds where nobody is late."""
 
 from dataclasses import replace
 

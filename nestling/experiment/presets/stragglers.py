@@ -20,7 +20,7 @@ def presets() -> Iterator[Preset]:
     waiting = Experiment(
         name="waiting-digits",
         method="heterofl",
-        rounds=16,
+        rounds=12,
         # so wide that sensors cannot carry level a
         model=Model(name="mlp", options={"widths": [1024, 1024]}),
         data=Data(name="digits", partition="dirichlet", alpha=1.0),

@@ -42,7 +42,8 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         What it took.
     curve
         The evaluated rounds: ``round``, measures with six digits, ``bytes_down``, ``client_macs`` and, with devices,
-        ``simulated_minutes`` until then, one list each. Of many, some are left out, but neither the best nor the last one.
+        ``simulated_minutes`` until then, one list each. Of many, some are left out, but neither the best nor the last
+        one.
     submodels
         Of every level after the last round: the parameters of its sub-model, and what the task measures first.
     """
