@@ -44,6 +44,20 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_bytes(tmp_path, own):
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
+def test_tensors_of_submodels_go_on_with_the_same_bytes(tmp_path):
+    small = ["rounds=5", "evaluate.every=5", "evaluate.samples=50", "data.max_samples=300", "local.epochs=1"]
+    small += ["model.options.widths=[4,4,8,8]", "group_clients=off", "checkpoint_every=2", "fleet.per_round=6"]
+    buffer = ["fleet.devices=phone-low:1,phone-mid:1,laptop:1", "server.buffer=3"]
+    experiment = find("nefl-digits").with_settings([*small, *buffer])
+    whole = run(experiment, out=tmp_path / "whole")
+    assert max(line["staleness_max"] for line in whole.rounds[3:]) > 0
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out=tmp_path / "cut", callbacks=[Stop(rounds=3)])
+    resume(tmp_path / "cut")
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
 def test_a_damaged_model_of_a_checkpoint_is_noticed(tmp_path):
     experiment = straggling(tmp_path, rounds=4, checkpoint_every=1, settings=["server.buffer=1", "evaluate.every=4"])
     whole = run(experiment, out=tmp_path / "run")
