@@ -61,11 +61,12 @@ class Simulator:
     ) -> None:
         self._simulation = simulation
         setup = simulation.setup
+        if clients is None:
+            check_clock(simulation)
         self.clients = clients or SimulatedClients(simulation, engine or _engine_here(simulation), tick, on_training)
         self._merge = Merge(setup, ServerState.start(setup))
         self._arrivals = arrivals
         if arrivals is None and setup.server.buffer:
-            check_clock(simulation)
             at_once = simulation.fleet.per_round
             self._arrivals = SimulatedArrivals(
                 setup, simulation, self.clients, simulation.costs, at_once, simulation.public

@@ -15,7 +15,7 @@ def check_stale_updates(setup: Setup) -> None:
     Parts of which the server does more than take a mean must say so: see `Part.takes_stale_updates`.
     """
     method, buffer = setup.method, f"server.buffer={setup.server.buffer}"
-    parts = {part: None for hook in _HOOKS for part in method.overriding(hook)}
+    parts = [part for hook in _HOOKS for part in method.overriding(hook)]
     refusing = [type(part).__name__ for part in parts if not part.takes_stale_updates]
     if refusing:
         raise MethodError(
