@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from docs.drawings import grand, owners, results, slices
+from docs.drawings import grand, owners, reproduced, results, slices
 from nestling.cli import main as nestling_command
 
 COMMAND = (
@@ -40,6 +40,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "merge": slices.merge,
     "owners": owners.owners,
     "nested-sizes": nested_sizes,
+    "time-to-accuracy": lambda: reproduced.reproduced("time-to-accuracy", seeds=2),
 }
 if grand.RESULTS.is_file():  # its runs take hours; see docs/results.md
     DRAWN["grand-comparison"] = grand.grand_comparison

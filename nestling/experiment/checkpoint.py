@@ -5,6 +5,9 @@ SHA256SUMS, which holds the checksums of all its files, including those of singl
 in that folder checks them. It is written to a hidden folder, forced to disk and renamed, so it exists completely or not
 at all; only then are older ones removed, except for the last two. If its bytes have changed since, the run is resumed
 from the one before.
+
+Where the server waits for nobody, a checkpoint also lists the clients in training and holds the models that they began
+with, one file each. What these clients do follows from their numbers, so it is not stored, but done when they arrive.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from nestling.files import sync, write_whole
 from nestling.methods.context import Setup
 from nestling.server.client_files import CLIENT_FILE, CLIENT_FOLDERS, ClientFiles
 from nestling.server.client_store import ClientStore
+from nestling.server.in_flight import Flights, InFlight, Version
 from nestling.server.state import ServerState, Totals
 
 _KEEP = 2  # checkpoints
@@ -35,7 +40,9 @@ _GROUPS = ("state", "memory", "coverage", "submodels", "notes")
 _FORMAT = "nestling-checkpoint-3"
 _FIGURES, _SUMS = "figures.json", "SHA256SUMS"
 _OWN_FILES = {_FIGURES, *(f"{group}.safetensors" for group in _GROUPS)}
-_SUM_LINE = re.compile(rf"([0-9a-f]{{64}})  ([a-z.]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))")
+_SUM_LINE = re.compile(
+    rf"([0-9a-f]{{64}})  ([a-z0-9.-]+|\.\./\.\./({'|'.join(CLIENT_FOLDERS)})/({CLIENT_FILE.pattern}))"
+)
 _NAME = re.compile(r"round-\d{6,}")
 
 
@@ -48,6 +55,8 @@ class _Figures(msgspec.Struct, forbid_unknown_fields=True):
     memories: dict[int, str]
     metrics: str = ""
     setups: dict[int, list[str]] = {}
+    in_training: list[tuple[int, int, float]] = []
+    versions: list[int] = []
 
 
 class _Damaged(Exception):
@@ -66,9 +75,9 @@ def write(folder: Path, state: ServerState, metrics: str = "", *, tidy: bool = T
     draft = path.with_name(f".{path.name}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    submodels = {f"{key}/{name}": tensor for key, own in state.submodels.items() for name, tensor in own.items()}
+    submodels = _joined(state.submodels)
     groups = (state.model, state.optimizer, state.totals.coverage, submodels, state.method_state)
-    clients, totals = state.clients, state.totals
+    clients, totals, flights = state.clients, state.totals, state.flights
     sums: dict[str, str] = {}
     for kind, files in clients.by_folder().items():
         sums |= {f"../../{kind}/{file}": checksum for file, checksum in files.checksums().items()}
@@ -79,10 +88,16 @@ def write(folder: Path, state: ServerState, metrics: str = "", *, tidy: bool = T
 
     for group, tensors in zip(_GROUPS, groups, strict=True):
         write_file(f"{group}.safetensors", safetensors.torch.save(_untied(tensors)))
+    for number, version in flights.versions.items():
+        own = {f"own/{name}": tensor for name, tensor in _joined(version.submodels).items()}
+        write_file(_version_file(number), safetensors.torch.save(_untied(version.model) | own))
     handed_out = {client: sorted(keys) for client, keys in totals.handed_out.items()}
     indices = clients.private.index, clients.kept.index
     counts = {**totals.counts(), "simulated_seconds": totals.simulated_seconds}
-    figures = _Figures(_FORMAT, state.round, counts, state.best, *indices, metrics, handed_out)
+    in_training = [(one.client, one.round, one.arrives) for one in flights.clients]
+    figures = _Figures(
+        _FORMAT, state.round, counts, state.best, *indices, metrics, handed_out, in_training, list(flights.versions)
+    )
     write_file(_FIGURES, msgspec.json.format(msgspec.json.encode(figures)))
     write_whole(draft / _SUMS, "".join(f"{checksum}  {file}\n" for file, checksum in sums.items()).encode())
     sync(draft)
@@ -147,6 +162,7 @@ def _read(path: Path, setup: Setup) -> ServerState:
                 raise _Damaged(f"{kind}/{name} is missing")
     try:
         groups = {group: safetensors.torch.load_file(path / f"{group}.safetensors") for group in _GROUPS}
+        versions = {number: _read_version(path, setup, number) for number in figures.versions}
     except (FileNotFoundError, safetensors.SafetensorError) as problem:
         raise _Damaged(str(problem).splitlines()[0]) from None
     stored = {name: setup.axes.tied.get(name, name) for name in setup.axes.dims}
@@ -154,10 +170,7 @@ def _read(path: Path, setup: Setup) -> ServerState:
     if absent is not None:
         raise RunError(f"the checkpoint {path} is not of this model: it holds no tensor {absent!r}")
     model = {name: groups["state"][first] for name, first in stored.items()}
-    submodels: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in groups["submodels"].items():
-        key, _, own_name = name.partition("/")
-        submodels.setdefault(key, {})[own_name] = tensor
+    submodels = _parted(groups["submodels"])
     _check_submodels(path, setup, submodels, groups["notes"])
     files = []
     for kind, index in indices.items():
@@ -172,7 +185,33 @@ def _read(path: Path, setup: Setup) -> ServerState:
         clients=ClientStore(*files),
         totals=_totals(figures, groups["coverage"]),
         best=figures.best,
+        flights=Flights(tuple(InFlight(*one) for one in figures.in_training), versions),
     )
+
+
+def _version_file(number: int) -> str:
+    return f"version-{number}.safetensors"
+
+
+def _read_version(path: Path, setup: Setup, number: int) -> Version:
+    tensors = safetensors.torch.load_file(path / _version_file(number))
+    own = {name.removeprefix("own/"): tensor for name, tensor in tensors.items() if name.startswith("own/")}
+    model = {name: tensors[setup.axes.tied.get(name, name)] for name in setup.axes.dims}
+    return Version(model, _parted(own))
+
+
+def _joined(submodels: Mapping[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors of sub-models as one dictionary: key of the plan/name → tensor."""
+    return {f"{key}/{name}": tensor for key, own in submodels.items() for name, tensor in own.items()}
+
+
+def _parted(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return what `_joined` joined."""
+    submodels: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        key, _, own_name = name.partition("/")
+        submodels.setdefault(key, {})[own_name] = tensor
+    return submodels
 
 
 def _check_submodels(

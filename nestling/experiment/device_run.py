@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from nestling.experiment.runner import Result, resume, run
 from nestling.experiment.simulation import Simulation
 from nestling.experiment.simulator import Simulator
 from nestling.files import write_whole
+from nestling.flower.buffered_clients import BufferedFlowerClients
 from nestling.flower.flower_clients import FlowerClients, TooFewReplies
 from nestling.flower.link import Link
 from nestling.flower.nodes import Nodes, RoundRules
@@ -120,14 +122,24 @@ class DeviceSimulator(Simulator):
         self._nodes, self._rules, self._fleet = Nodes(link, setup, rules), rules, simulation
         data = ServersData(simulation.data, self._nodes) if own_data else simulation.data
         tester = Worker(setup, data, find_device(settings.device), settings.precision)
-        clients = FlowerClients(setup, self._nodes, tester, test_samples=len(data.test), run=_token(folder), tick=tick)
-        super().__init__(replace(simulation, data=data, devices=None), clients=clients)
+        here, fleet, buffered = replace(simulation, data=data, devices=None), simulation.fleet, None
+        given = setup, self._nodes, tester
+        samples, name = len(data.test), _token(folder)
+        if setup.server.buffer:
+            self._pool = buffered = BufferedFlowerClients(
+                *given, test_samples=samples, run=name, tick=tick, hand_out=self._next, at_once=fleet.per_round
+            )
+        else:
+            self._pool = FlowerClients(
+                *given, test_samples=samples, run=name, tick=tick, over_selection=fleet.over_selection
+            )
+        super().__init__(here, clients=self._pool, arrivals=buffered)
 
     def participants(self, round: int) -> list[Participant]:
         """Return who takes part in a round: those that the experiment draws, as far as they are online."""
         online = self._nodes.wait(round)
         drawn = [client for client in self._fleet.fleet.sample(round) if client in online]
-        missing = min(self._fleet.fleet.per_round, len(online)) - len(drawn)
+        missing = min(self._fleet.fleet.started, len(online)) - len(drawn)
         if missing:
             others = [client for client in online if client not in drawn]
             stream = numpy_stream(self._fleet.settings.seed, "replacements", round)
@@ -145,6 +157,14 @@ class DeviceSimulator(Simulator):
         clients = self._nodes.online()
         return [who for client in clients if (who := self._participant(client, state.round)) is not None]
 
+    def _next(self, round: int, count: int, busy: set[int]) -> list[Participant]:
+        """Return at most `count` clients that are online, not busy, and can begin in a round."""
+        online = [client for client in self._nodes.wait(round) if client not in busy]
+        order = [client for client in self._fleet.fleet.candidates(round) if client in online]
+        order += [client for client in online if client not in order]  # of large fleets, not all are candidates
+        able = (who for client in order if (who := self._participant(client, round)) is not None and who.samples)
+        return list(islice(able, count))
+
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """Run the round after a state; if it gets too few updates, run it again."""
         if before.clients.kept.clients() or before.clients.private.clients():
@@ -154,14 +174,25 @@ class DeviceSimulator(Simulator):
             )
         for tried in range(1, self._rules.tries + 1):
             try:
-                return super().run_round(before)
+                after, line = super().run_round(before)
             except TooFewReplies as problem:
                 if tried == self._rules.tries:
                     raise RunFailed(
                         f"round {before.round + 1} failed {tried} times; the last time, {problem}"
                     ) from None
                 report("round tried again", f"round {before.round + 1} is thrown away and tried again: {problem}")
+            else:
+                return after, self._with_ignored(before, after, line)
         raise AssertionError("there is at least one try")
+
+    def _with_ignored(self, before: ServerState, after: ServerState, line: dict[str, Any]) -> dict[str, Any]:
+        """Return the line of a round with the costs of clients that it did not wait for."""
+        ignored, costs = self._pool.ignored, self._simulation.costs
+        if not ignored:
+            return line
+        costs.add_ignored(after.totals, ignored, before.context(self._simulation.setup))
+        count = len(ignored)
+        return line | costs.recorded(after.totals) | {"dropped": line["dropped"] - count, "discarded": count}
 
     def _participant(self, client: int, round: int) -> Participant | None:
         """Return a client at the level that it is given, or the largest that its device can carry, if it can any."""

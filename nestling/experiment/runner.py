@@ -33,7 +33,7 @@ from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
 from nestling.experiment.record import Record, due, summary, write_models
 from nestling.experiment.run_callbacks import run_callbacks
-from nestling.experiment.simulation import Overrides, Simulation, simulate
+from nestling.experiment.simulation import Overrides, Simulation, check_clock, simulate
 from nestling.experiment.simulator import Simulator
 from nestling.experiment.statistics_file import write_statistics
 from nestling.experiment.trackers import Tracker
@@ -134,6 +134,8 @@ def run(
         callback.on_phase("reading data")
         objects = describe(overrides) if folder is not None else {}
         simulation = simulate(overrides)
+        if make_simulator is None:
+            check_clock(simulation)
         check_first_step(simulation)
         if folder is not None:
             with creating(folder):
@@ -156,7 +158,9 @@ def check_start(experiment: Experiment) -> None:
     settings = checked(experiment)
     _check_resources(settings)
     with collect(), clean_torch(settings.threads, settings.device):  # the run itself reports the events
-        check_first_step(simulate(Overrides(settings)))
+        simulation = simulate(Overrides(settings))
+        check_clock(simulation)
+        check_first_step(simulation)
 
 
 def resume(
@@ -300,6 +304,7 @@ def _run_rounds(
         **summary(simulation, state, record.rounds[-1]["evaluation"], local, seconds, handed=overrides.handed()),
         **{key: value for key, value in record.rounds[-1].items() if key == "privacy"},
         "clients_dropped": sum(line["dropped"] for line in record.rounds),
+        **_discarded(record),
         "workers_lost": totals.get("worker lost", 0),
         "events": totals,  # these two and the seconds depend on the machine
     }
@@ -310,6 +315,12 @@ def _run_rounds(
     result = Result(full_summary, record.rounds, state.model, simulation, state)
     callback.on_end(result)
     return result
+
+
+def _discarded(record: Record) -> dict[str, int]:
+    """Return the number of clients whose updates were ignored, where rounds may ignore some."""
+    counts = [line["discarded"] for line in record.rounds if "discarded" in line]
+    return {"clients_discarded": sum(counts)} if counts else {}
 
 
 def _on_engine(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nestling.errors import ConfigError
@@ -21,7 +23,7 @@ from nestling.fleet import (
 )
 from nestling.methods import Setup
 from nestling.server.cost_meter import CostMeter
-from nestling.settings import Experiment
+from nestling.settings import Experiment, FleetSettings
 
 
 def simulated_fleet(
@@ -37,7 +39,7 @@ def simulated_fleet(
         The content of the file that fleet.levels names; None to read the file.
     """
     fleet, clients, seed = settings.fleet, setup.clients, settings.seed
-    path = fleet.levels.strip()
+    path, sampling = fleet.levels.strip(), _sampling(fleet)
     if is_levels_file(path):
         file = read_levels_file(path) if levels_text is None else parse_levels_file(path, levels_text)
     elif is_list_of_budgets(path):
@@ -45,7 +47,7 @@ def simulated_fleet(
     else:
         devices = population(clients, fleet.devices, seed) if fleet.devices else None
         mix = parse_mix(path)
-        return Fleet(clients, fleet.per_round, mix, fleet.assign, seed, sampling=fleet.sampling), devices, ""
+        return Fleet(clients, fleet.per_round, mix, fleet.assign, seed, **sampling), devices, ""
     if fleet.devices:
         raise ConfigError(f"fleet.levels={path} says what clients can carry: leave out fleet.devices={fleet.devices}")
     if fleet.assign != "fixed":
@@ -59,7 +61,7 @@ def simulated_fleet(
         mix = parse_mix([level.name for level in file.levels])
         kinds = tuple((row.device, 1 / len(file.rows)) for row in file.rows if row.device is not None)
         devices = Population(clients, kinds, seed, listed=numbers)
-        return Fleet(clients, fleet.per_round, mix, seed=seed, sampling=fleet.sampling), devices, file.text
+        return Fleet(clients, fleet.per_round, mix, seed=seed, **sampling), devices, file.text
     levels = _levels(file, setup)
     by_ratio = {level.ratio: level for level in reversed(levels)}  # of two names of a ratio, the first
     ratios = sorted(by_ratio, reverse=True)
@@ -68,7 +70,11 @@ def simulated_fleet(
     counts = np.bincount(place_of, minlength=len(ratios))
     mix = tuple((by_ratio[ratios[place]], int(counts[place]) / clients) for place in np.flatnonzero(counts))
     listed = (np.cumsum(counts > 0) - 1).astype(small)[place_of]  # a small share may get no client
-    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed, sampling=fleet.sampling), None, file.text
+    return Fleet(clients, fleet.per_round, mix, seed=seed, listed=listed, **sampling), None, file.text
+
+
+def _sampling(fleet: FleetSettings) -> dict[str, Any]:
+    return {"sampling": fleet.sampling, "over_selection": fleet.over_selection}
 
 
 def _levels(file: LevelsFile, setup: Setup) -> list[Level]:

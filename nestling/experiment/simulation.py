@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from nestling.experiment.model import check_output, traced_model
 from nestling.experiment.simulated_fleet import simulated_fleet
 from nestling.fleet import Fleet, Level, Participation, Population, level_for, online
 from nestling.methods import Method, Participant, Setup, make
+from nestling.methods.stale_updates import check_stale_updates
 from nestling.seeds import derive
 from nestling.server.cost_meter import CostMeter
 from nestling.settings import Experiment
@@ -117,7 +118,8 @@ class Simulation:
     @cached_property
     def costs(self) -> CostMeter:
         """What plans cost, and how long rounds take on the devices."""
-        return CostMeter(self.setup, self.devices, self.settings.fleet.deadline)
+        fleet = self.settings.fleet
+        return CostMeter(self.setup, self.devices, fleet.deadline, fleet.over_selection)
 
     @property
     def public_at_clients(self) -> ClientData | None:
@@ -134,11 +136,16 @@ class Simulation:
 
     def participants(self, round: int) -> list[Participant]:
         """Return who takes part in a round: drawn by the fleet, and online."""
-        drawn: Sequence[int] = self.fleet.sample(round)
-        if self.devices is not None:
-            seed, device_of = self.settings.seed, self.devices.device_of
-            drawn = [client for client in drawn if online(device_of(client), client, round, seed)]
+        drawn = (client for client in self.fleet.sample(round) if self._online(client, round))
         return [self.participant(client, round) for client in drawn]
+
+    def candidates(self, round: int) -> Iterator[int]:
+        """Yield clients in random order that are online in a round and have samples."""
+        return (who for who in self.fleet.candidates(round) if self._online(who, round) and self.data.size(who))
+
+    def _online(self, client: int, round: int) -> bool:
+        devices = self.devices
+        return devices is None or online(devices.device_of(client), client, round, self.settings.seed)
 
     def participant(self, client: int, round: int) -> Participant:
         """Return a client as it takes part in a round."""
@@ -209,6 +216,18 @@ def build(overrides: Overrides, divided: DividedData) -> Simulation:
     )
 
 
+def check_clock(simulation: Simulation) -> None:
+    """Raise if an experiment needs to know who arrives first, and nothing says how fast its clients are."""
+    settings = simulation.settings
+    names = {"server.buffer": settings.server.buffer, "fleet.over_selection": settings.fleet.over_selection - 1}
+    needing = [name for name, value in names.items() if value]
+    if needing and simulation.devices is None:
+        raise ConfigError(
+            f"{needing[0]} needs fleet.devices, such as fleet.devices=phone-low:3,laptop:1: without devices, nothing "
+            "says whose update arrives first"
+        )
+
+
 def _check(simulation: Simulation) -> None:
     """Raise if the parts of an experiment do not fit together."""
     setup, settings = simulation.setup, simulation.settings
@@ -234,5 +253,7 @@ def _check(simulation: Simulation) -> None:
             f"the server of {method.name} needs the update of every client by itself, and "
             f"server.fan_in={settings.server.fan_in} merges some before they reach it: set server.fan_in=0"
         )
+    if settings.server.buffer:
+        check_stale_updates(setup)
     if setup.private | setup.user_frozen >= frozenset(setup.axes.dims) and settings.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")

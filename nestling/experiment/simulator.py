@@ -12,10 +12,12 @@ from nestling.cut.extract import State
 from nestling.engines import Engine, LocalEngine
 from nestling.experiment.callback import Training
 from nestling.experiment.simulated_clients import SimulatedClients
-from nestling.experiment.simulation import Simulation
+from nestling.experiment.simulation import Simulation, check_clock
 from nestling.kernels.device import find_device
 from nestling.methods import Participant
 from nestling.server.aggregate import Merge
+from nestling.server.arrivals import SimulatedArrivals
+from nestling.server.buffered import Arrivals, run_buffered
 from nestling.server.client_pool import ClientPool
 from nestling.server.evaluation import evaluate
 from nestling.server.norm_statistics import with_norm_statistics
@@ -34,8 +36,8 @@ class Simulator:
         Where clients train; by default, in this process.
     tick, on_training
         As of `SimulatedClients`.
-    clients
-        The clients, if they are not simulated on an engine.
+    clients, arrivals
+        The clients, and the order of their updates, if they are not simulated on an engine.
 
     Examples
     --------
@@ -53,12 +55,22 @@ class Simulator:
         engine: Engine | None = None,
         tick: Callable[[], None] | None = None,
         on_training: Callable[[Training], None] | None = None,
+        *,
         clients: ClientPool | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._simulation = simulation
         setup = simulation.setup
+        if clients is None:
+            check_clock(simulation)
         self.clients = clients or SimulatedClients(simulation, engine or _engine_here(simulation), tick, on_training)
         self._merge = Merge(setup, ServerState.start(setup))
+        self._arrivals = arrivals
+        if arrivals is None and setup.server.buffer:
+            at_once = simulation.fleet.per_round
+            self._arrivals = SimulatedArrivals(
+                setup, simulation, self.clients, simulation.costs, at_once, simulation.public
+            )
         self._measured: tuple[int, Mapping[str, State]] = (-1, {})
 
     def participants(self, round: int) -> list[Participant]:
@@ -68,6 +80,15 @@ class Simulator:
     def run_round(self, before: ServerState) -> tuple[ServerState, dict[str, Any]]:
         """Run the round after a state; return the state after it, and its line in metrics.jsonl."""
         simulation = self._simulation
+        if self._arrivals is not None:
+            return run_buffered(
+                simulation.setup,
+                before,
+                self._arrivals,
+                merge=self._merge,
+                costs=simulation.costs,
+                public=simulation.public,
+            )
         return run_round(
             simulation.setup,
             before,

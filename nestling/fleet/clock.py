@@ -44,25 +44,43 @@ def time_of(device: Device, bytes_down: float, bytes_up: float, macs: float) -> 
 
 @dataclass(frozen=True)
 class RoundClock:
-    """The duration of a round, the clients that finished in time, and those that did not."""
+    """The duration of a round, the clients that finished in time, and those that did not.
+
+    Attributes
+    ----------
+    seconds
+        The duration.
+    finished, dropped
+        The clients that finished, and those that missed the deadline.
+    ignored
+        Those that the round did not wait for, because enough others were faster.
+    """
 
     seconds: float
     finished: tuple[int, ...]
     dropped: tuple[int, ...]
+    ignored: tuple[int, ...] = ()
 
 
-def round_clock(timings: Mapping[int, Timing], deadline: float | None = None) -> RoundClock:
+def round_clock(timings: Mapping[int, Timing], deadline: float | None = None, first: int | None = None) -> RoundClock:
     """Return how long a synchronous round takes, and which clients finish in time.
 
-    The round ends with its slowest client, or at the deadline, without the clients that are slower. A round without
-    clients takes no time.
+    The round ends with its slowest client, or at the deadline, without the clients that are slower. With `first`, it
+    ends earlier if so many are there, and ignores the others. A round without clients takes no time.
 
     >>> quick, slow = Timing(1, 2, 1), Timing(10, 90, 20)
     >>> round_clock({3: slow, 7: quick})
-    RoundClock(seconds=120, finished=(3, 7), dropped=())
+    RoundClock(seconds=120, finished=(3, 7), dropped=(), ignored=())
     >>> round_clock({3: slow, 7: quick}, deadline=60)
-    RoundClock(seconds=60.0, finished=(7,), dropped=(3,))
+    RoundClock(seconds=60.0, finished=(7,), dropped=(3,), ignored=())
+    >>> round_clock({3: slow, 7: quick}, first=1)
+    RoundClock(seconds=4, finished=(7,), dropped=(), ignored=(3,))
     """
+    if first is not None and first < len(timings):
+        order = sorted(timings, key=lambda client: (timings[client].total, client))
+        last = timings[order[first - 1]].total if first else 0.0
+        if deadline is None or last <= real("the deadline in seconds", deadline, above=0):
+            return RoundClock(last, tuple(sorted(order[:first])), (), tuple(sorted(order[first:])))
     if deadline is not None:
         deadline = real("the deadline in seconds", deadline, above=0)
         dropped = tuple(sorted(client for client, timing in timings.items() if timing.total > deadline))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from nestling.number_checks import whole
 from nestling.seeds import numpy_stream
 
 TIER_REACH = 2  # a client of a tier draws among its own level and so many below and above it (NeFL, B.5)
+_MORE = 100  # of a large fleet, so many times the clients of a round are candidates
 SAMPLINGS = ("fixed", "poisson")
 
 
@@ -48,6 +50,8 @@ class Fleet:
     sampling
         ``"fixed"``: as many clients as `per_round` in every round; ``"poisson"``: every client takes part by itself,
         with probability per_round / clients, so that rounds may have more clients, fewer, or none.
+    over_selection
+        How many times as many clients start in a round as are merged.
 
     Examples
     --------
@@ -65,6 +69,7 @@ class Fleet:
     seed: int = 0
     listed: NDArray[np.integer[Any]] | None = field(default=None, compare=False, repr=False)
     sampling: str = "fixed"
+    over_selection: float = 1.0
 
     def __post_init__(self) -> None:
         clients = whole("the number of clients", self.clients, 1)
@@ -99,7 +104,32 @@ class Fleet:
         stream = numpy_stream(self.seed, "sample", whole("the round", round, 0))
         if self.sampling == "poisson":
             return tuple(np.flatnonzero(stream.random(self.clients) < self.per_round / self.clients).tolist())
-        return tuple(sorted(stream.choice(self.clients, self.per_round, replace=False, shuffle=False).tolist()))
+        return tuple(sorted(stream.choice(self.clients, self.started, replace=False, shuffle=False).tolist()))
+
+    @property
+    def started(self) -> int:
+        """The number of clients that start in a round, whether they are merged or come too late.
+
+        >>> Fleet(clients=100, per_round=10, mix=parse_mix("a"), over_selection=1.25).started
+        13
+        """
+        return min(self.clients, math.ceil(round(self.per_round * self.over_selection, 9)))
+
+    def candidates(self, round: int) -> Iterator[int]:
+        """Yield clients in random order, each once: those of `sample` first, then others.
+
+        Of large fleets, not all are yielded, but far more than take part in a round.
+
+        >>> fleet = Fleet(clients=5, per_round=2, mix=parse_mix("a"))
+        >>> order = list(fleet.candidates(round=1))
+        >>> sorted(order[:2]) == list(fleet.sample(round=1)), sorted(order)
+        (True, [0, 1, 2, 3, 4])
+        """
+        first, stream = self.sample(round), numpy_stream(self.seed, "candidates", round)
+        yield from stream.permutation(first).tolist()
+        more = stream.choice(self.clients, min(self.clients, _MORE * self.per_round), replace=False)
+        drawn = set(first)
+        yield from (client for client in more.tolist() if client not in drawn)
 
     def expected_levels(self) -> dict[Level, float]:
         """Return how many clients of each level a round has on average.

@@ -35,6 +35,7 @@ from nestling.methods.messages import (
     Update,
 )
 from nestling.methods.secure.secure_aggregation import SecureAggregation
+from nestling.server.cost_meter import awaited
 from nestling.server.state import ServerState
 from nestling.tasks.task import SampleTask
 
@@ -60,6 +61,8 @@ class FlowerClients:
         A text that tells this run from others, in what nodes keep.
     tick
         Called once for every client that is done, or lost.
+    over_selection
+        How many times as many clients begin in a round as it waits for; updates are then merged as they arrive.
     """
 
     def __init__(
@@ -71,10 +74,12 @@ class FlowerClients:
         test_samples: int,
         run: str,
         tick: Callable[[], None] | None = None,
+        over_selection: float = 1.0,
     ) -> None:
         check_method(setup)
         self._setup, self._nodes, self._tester, self._run, self._tick = setup, nodes, tester, run, tick
-        self._test_samples = test_samples
+        self._test_samples, self._more = test_samples, over_selection
+        self.ignored: list[TrainJob] = []  # the jobs of the last round that it did not wait for
 
     @property
     def _link(self) -> Link:
@@ -89,13 +94,15 @@ class FlowerClients:
 
         Raise `TooFewReplies` at the end if the round got too little.
         """
-        slices = _LastSlice(self._setup, before)
+        slices = LastSlice(self._setup, before)
         issued = self._hand_out(jobs, slices)
-        bound = NormBound(self._rules.norm_bound, len(issued))
+        wanted = max(self._rules.min_replies, awaited(len(issued), self._more))
+        bound = NormBound(self._rules.norm_bound, wanted)
         merged: list[Plan] = []
-        for update in self._checked(self._replies(issued, before.round + 1), slices, bound):
+        for update in self._checked(self._replies(issued, before.round + 1), slices, bound, wanted):
             merged.append(update.plan)
             yield update
+        self.ignored = [one.job for one in issued.values()]  # `_replies` takes out those that are done
         self._check_enough(merged, len(jobs))
 
     def ask(self, jobs: Sequence[Job], download: Callable[[Plan], State], state: ServerState) -> list[Any]:
@@ -124,7 +131,7 @@ class FlowerClients:
         first = self._tester(JobEnvelope(TestJob(plan, "test", 0, 1, 1), state))
         return torch.empty((self._test_samples, *first.shape[1:]), dtype=first.dtype)
 
-    def _hand_out(self, jobs: Sequence[TrainJob], slices: _LastSlice) -> dict[str, IssuedJob]:
+    def _hand_out(self, jobs: Sequence[TrainJob], slices: LastSlice) -> dict[str, IssuedJob]:
         """Send all jobs; return them by the ids of their requests, in order."""
         issued: dict[str, IssuedJob] = {}
         for job in jobs:
@@ -151,10 +158,13 @@ class FlowerClients:
         return issued
 
     def _replies(self, issued: dict[str, IssuedJob], round: int) -> Iterator[tuple[IssuedJob, Packet]]:
-        """Yield the replies to jobs, in the order of the rules, until all are there or the deadline has passed."""
-        in_order, window = self._rules.merge_order == "jobs", self._rules.window
+        """Yield the replies to jobs, in the order of the rules, until all are there or the deadline has passed.
+
+        Jobs that are done or lost are taken out of `issued`.
+        """
+        in_order, window = self._rules.merge_order == "jobs" and self._more == 1, self._rules.window
         end = time.monotonic() + self._rules.deadline
-        open_jobs = dict(issued)
+        open_jobs = issued
         early: dict[str, Answer] = {}
 
         def first_ready() -> Iterator[tuple[IssuedJob, Packet]]:
@@ -199,9 +209,10 @@ class FlowerClients:
             yield issued, answer.packet
 
     def _checked(
-        self, replies: Iterable[tuple[IssuedJob, Packet]], slices: _LastSlice, bound: NormBound
+        self, replies: Iterable[tuple[IssuedJob, Packet]], slices: LastSlice, bound: NormBound, wanted: int
     ) -> Iterator[Update]:
-        """Yield the updates in replies that pass all checks."""
+        """Yield the updates in replies that pass all checks, until there are as many as are wanted."""
+        passed = 0
         for job, packet in replies:
             client, sent = job.job.who.client, slices.get(job.job.plan)
             try:
@@ -214,6 +225,9 @@ class FlowerClients:
             if self._tick is not None:
                 self._tick()
             yield from bound.admit(update, change_size(self._setup, update, sent))
+            passed += 1
+            if passed == wanted:
+                break
         yield from bound.rest()
 
     def _note_kept(self, client: int, round: int, kept: int) -> None:
@@ -255,7 +269,7 @@ class FlowerClients:
             self._tick()
 
 
-class _LastSlice:
+class LastSlice:
     """The slice of the plan that was asked for last: jobs of one plan follow each other."""
 
     def __init__(self, setup: Setup, before: ServerState) -> None:
@@ -265,11 +279,13 @@ class _LastSlice:
         self._packed: dict[str, EncodedTensor] | None = None
 
     def get(self, plan: Plan) -> State:
+        """Return the slice of a plan."""
         if plan != self._plan:
             self._plan, self._state, self._packed = plan, self._before.download(self._setup, plan), None
         return self._state
 
     def packed(self, plan: Plan) -> dict[str, EncodedTensor]:
+        """Return the tensors of a slice that travel, as they travel."""
         state = self.get(plan)
         if self._packed is None:
             self._packed = {name: encode_tensor(state[name]) for name in travelling(self._setup, state)}

@@ -60,6 +60,15 @@ class Part:
         """Whether `after_merge` and `aggregator` ignore the total number of rounds, so that a run may be extended."""
         return False
 
+    @property
+    def takes_stale_updates(self) -> bool:
+        """Whether what the part does at the server makes sense of updates that began with different models.
+
+        With ``server.buffer``, `aggregator` gets updates as if they had begun with the current model, their changes
+        discounted by age.
+        """
+        return False
+
     def check(self, setup: Setup, public: ClientData | None) -> None:
         """Raise a `MethodError` or `ConfigError` if the part cannot work with this experiment."""
 

@@ -1,6 +1,6 @@
 """The figure of a reproduction, of the paper's own kind: by average parameters, by rounds, by a share, or by row.
 
-That of a comparison of our own shows every sub-model by its parameters.
+That of a comparison of our own shows every sub-model by its parameters, or accuracy by simulated time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def figure(table: Table, finished: Finished, experiments: dict[str, Experiment],
     for place, column in table.measured:
         if table.reproduction.figure == "round":
             plots.append(_curves(table, column, finished, seeds))
+        elif table.reproduction.figure == "time":
+            plots.append(_by_time(table, column, finished, seeds))
         elif table.reproduction.figure == "row":
             plots.append(_by_row(table, place, column))
         else:
@@ -133,6 +135,19 @@ def _curves(table: Table, column: Column, finished: Finished, seeds: int) -> Plo
         ys = [_shown(column, value) for _, value in known]
         series.append(Series(row.row.name, [place for place, _ in known], ys, colour=number, line=True))
     return Plot(column.name, "round", _unit(column), series, points=False)
+
+
+def _by_time(table: Table, column: Column, finished: Finished, seeds: int) -> Plot:
+    """Return a line for every run: rounds of two seeds do not end at the same time, so there is no mean of them."""
+    series = []
+    for number, row in enumerate(table.rows):
+        preset = next(iter(presets_of(row.row, table.scale).values()), "")
+        for run in (finished[preset, seed] for seed in range(seeds) if (preset, seed) in finished):
+            pairs = zip(run.curve.get("simulated_minutes", []), run.curve.get(column.measure, []), strict=False)
+            known = [(x, _shown(column, y)) for x, y in pairs if x is not None and y is not None]
+            xs, ys = [x for x, _ in known], [y for _, y in known]
+            series.append(Series(row.row.name, xs, ys, colour=number, line=True))
+    return Plot(column.name, "minutes of the simulated clock", _unit(column), series, points=False)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

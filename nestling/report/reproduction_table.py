@@ -11,6 +11,7 @@ from nestling.experiment.reproductions.definitions import (
     COSTS,
     MEASURES,
     SHARES,
+    SPENT,
     Column,
     Reproduction,
     Row,
@@ -210,6 +211,9 @@ def _filled(
     if column.most_bytes:
         within = _known([_at(one.curve, column.measure, column.most_bytes) for one in several])
         return within, within
+    if column.measure in SPENT:
+        spent = _known([_spent(one.curve, column) for one in several])
+        return spent, spent
     if column.measure in MEASURES:
         return _over_seeds([one.best for one in several], column), _over_seeds([one.final for one in several], column)
     base = {one.seed: one for one in reference.get(run, ())}
@@ -241,6 +245,19 @@ def _at(curve: Mapping[str, Sequence[float | None]], measure: str, most_bytes: f
         value for count, value in zip(received, values, strict=False) if count is not None and count <= most_bytes
     ]
     return within[-1] if within else None
+
+
+def _spent(curve: Mapping[str, Sequence[float | None]], column: Column) -> float | None:
+    """Return what a run took in all, or until it first reached an accuracy; None if it never did."""
+    values, accuracies = curve.get(column.measure, []), curve.get("global_accuracy", [])
+    if not column.reach:
+        return values[-1] if values else None
+    there = (
+        value
+        for value, accuracy in zip(values, accuracies, strict=False)
+        if accuracy is not None and accuracy >= column.reach
+    )
+    return next(there, None)
 
 
 def _until(curve: Mapping[str, Sequence[float | None]], key: str, number: float) -> float | None:

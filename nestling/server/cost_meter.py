@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from nestling.cut.extract import cuts
 from nestling.data.batches import local_samples
 from nestling.data.federated import ClientData
 from nestling.events import report
-from nestling.fleet import TRAINING, Population, round_clock, time_of
+from nestling.fleet import TRAINING, Population, Timing, round_clock, time_of
 from nestling.methods.aggregator import Aggregator, Metered
 from nestling.methods.context import Participant, RoundContext, Setup
 from nestling.methods.frozen import frozen_slice
@@ -35,6 +35,15 @@ class _Beside:
     macs: int = 0
 
 
+@dataclass(frozen=True)
+class Timed:
+    """The jobs of a round on its devices: those that it waits for, those that come too late for it, and how long."""
+
+    jobs: Sequence[TrainJob]
+    ignored: Sequence[TrainJob] = ()
+    seconds: float = 0.0
+
+
 class CostMeter:
     """Measures and adds up costs; the costs of a plan are measured once.
 
@@ -46,10 +55,18 @@ class CostMeter:
         The devices of the clients; None if rounds are not timed.
     deadline
         Seconds of a round on the simulated clock after which clients are dropped; 0 for none.
+    over_selection
+        How many times as many clients start in a round as it waits for.
     """
 
-    def __init__(self, setup: Setup, devices: Population | None = None, deadline: float = 0.0) -> None:
-        self._setup, self._devices, self._deadline = setup, devices, deadline
+    def __init__(
+        self,
+        setup: Setup,
+        devices: Population | None = None,
+        deadline: float = 0.0,
+        over_selection: float = 1.0,
+    ) -> None:
+        self._setup, self._devices, self._deadline, self._more = setup, devices, deadline, over_selection
         self._costs: dict[object, Cost] = {}
         self._frozen: dict[Plan, tuple[str, int]] = {}
 
@@ -106,22 +123,31 @@ class CostMeter:
         dense = self._setup.upload.format == "dense"
         return self.bytes_down(plan) if dense else expected_bytes(self._setup, plan)
 
-    def in_time(self, jobs: Sequence[TrainJob], totals: Totals, round: RoundContext) -> tuple[list[TrainJob], float]:
-        """Return the jobs that are done before the deadline, and how long the round takes on their devices."""
+    @property
+    def over_selects(self) -> bool:
+        """Whether more clients start in a round than it waits for."""
+        return self._more > 1
+
+    def seconds(self, job: TrainJob, totals: Totals, round: RoundContext) -> float:
+        """Return how long a job takes on its client's device; without devices, no time at all."""
+        return 0.0 if self._devices is None else self._timing(self._devices, job, totals, round).total
+
+    def _timing(self, devices: Population, job: TrainJob, totals: Totals, round: RoundContext) -> Timing:
+        client = job.who.client
+        beside = self._beside(round, job.who, job.plan)
+        setup = sum(self._setup_bytes(totals, client, job.plan, round.public).values())
+        received = self.bytes_down(job.plan) + beside.bytes_down + setup
+        macs = self.macs(job.plan, job.who.samples) + beside.macs
+        return time_of(devices.device_of(client), received, self.bytes_up(job.plan) + beside.bytes_up, macs)
+
+    def in_time(self, jobs: Sequence[TrainJob], totals: Totals, round: RoundContext) -> Timed:
+        """Return which jobs a round waits for, and how long, by the clock of their devices."""
         if self._devices is None:
-            return list(jobs), 0.0
-        timings = {}
-        for job in jobs:
-            device, client = self._devices.device_of(job.who.client), job.who.client
-            beside = self._beside(round, job.who, job.plan)
-            setup = sum(self._setup_bytes(totals, client, job.plan, round.public).values())
-            received = self.bytes_down(job.plan) + beside.bytes_down + setup
-            macs = self.macs(job.plan, job.who.samples) + beside.macs
-            timings[client] = time_of(device, received, self.bytes_up(job.plan) + beside.bytes_up, macs)
-        clock = round_clock(timings, self._deadline or None)
-        finished = {client: place for place, client in enumerate(clock.finished)}
-        late = sorted(timings.keys() - finished.keys())
-        if late:
+            return Timed(jobs)
+        timings = {job.who.client: self._timing(self._devices, job, totals, round) for job in jobs}
+        clock = round_clock(timings, self._deadline or None, awaited(len(jobs), self._more))
+        if clock.dropped:
+            late = clock.dropped
             named = ", ".join(map(str, late[:10])) + (", …" if len(late) > 10 else "")
             report(
                 "client dropped",
@@ -129,8 +155,9 @@ class CostMeter:
                 logging.INFO,
                 count=len(late),
             )
-        kept = [job for job in jobs if job.who.client in finished]
-        return sorted(kept, key=lambda job: finished[job.who.client]), clock.seconds
+        by_client = {job.who.client: job for job in jobs}
+        kept, ignored = ([by_client[client] for client in some] for some in (clock.finished, clock.ignored))
+        return Timed(kept, ignored, clock.seconds)
 
     def add(self, totals: Totals, update: Update, round: RoundContext) -> None:
         """Add the costs of an update to what was spent so far."""
@@ -153,6 +180,14 @@ class CostMeter:
             up, down = rule.traffic()
             totals.bytes_up += up
             totals.bytes_down += down
+
+    def add_ignored(self, totals: Totals, jobs: Iterable[TrainJob], round: RoundContext) -> None:
+        """Add the costs of clients that trained in vain: what they received and computed, but no upload."""
+        for job in jobs:
+            self._hand_out(totals, job.who, job.plan, round.public)
+            beside = self._beside(round, job.who, job.plan)
+            totals.client_macs += self.macs(job.plan, job.who.samples) + beside.macs
+            totals.bytes_down += self.bytes_down(job.plan) + beside.bytes_down
 
     def recorded(self, totals: Totals) -> dict[str, Any]:
         """Return what was spent so far, as it is recorded; simulated time only if there are devices."""
@@ -205,6 +240,15 @@ class CostMeter:
         """The bytes of one value of every tensor that is not sent."""
         names = self._setup.stay - self._setup.axes.tied.keys()
         return {name: tensor.itemsize for name, tensor in self._state.items() if name in names}
+
+
+def awaited(started: int, over_selection: float) -> int:
+    """Return how many of the clients that started a round are waited for.
+
+    >>> awaited(13, 1.3), awaited(13, 1.25), awaited(4, 1.3), awaited(7, 1.0)
+    (10, 10, 3, 7)
+    """
+    return min(started, max(1, math.floor(round(started / over_selection, 9))))
 
 
 def _bytes(tensors: Mapping[str, torch.Tensor]) -> int:

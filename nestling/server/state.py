@@ -16,6 +16,7 @@ from nestling.data.federated import ClientData
 from nestling.methods.context import RoundContext, Setup
 from nestling.seeds import derive
 from nestling.server.client_store import ClientStore
+from nestling.server.in_flight import Flights
 from nestling.settings import learning_rate
 
 
@@ -87,6 +88,8 @@ class ServerState:
         The best evaluation so far, and its round; empty before the first.
     networks
         Other networks of this round, tested beside the model: name → plan, weights.
+    flights
+        The clients that train, and the models that they began with, where the server waits for nobody.
     """
 
     round: int
@@ -98,6 +101,7 @@ class ServerState:
     totals: Totals
     best: dict[str, Any] = field(default_factory=dict)
     networks: Mapping[str, tuple[Plan, State]] = field(default_factory=dict)
+    flights: Flights = field(default_factory=Flights)
 
     @classmethod
     def start(cls, setup: Setup, folder: Path | None = None) -> ServerState:
@@ -119,6 +123,13 @@ class ServerState:
         lr = learning_rate(setup.training, number, setup.rounds) if number else 0.0
         seed = derive(setup.seed, "between", number)
         return RoundContext(setup, number, lr, self.model, self.method_state, public, seed)
+
+    def version(self, number: int) -> ServerState:
+        """Return the state with the model that clients of the round `number` began with, if one still trains it."""
+        if number == self.round + 1:
+            return self
+        kept = self.flights.versions[number]
+        return replace(self, round=number - 1, model=kept.model, submodels=kept.submodels)
 
     def submodel_tensors(self, setup: Setup, plan: Plan) -> dict[str, Tensor]:
         """Return the tensors that belong to this sub-model alone; initial values if it was never trained."""

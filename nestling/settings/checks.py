@@ -36,7 +36,7 @@ RANGES: dict[str, _Range] = {
     ),
     "server.beta1": (lambda value: 0 <= value < 1, "0 or more and below 1"),
     "server.beta2": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-    "server.tau": _AT_LEAST_0,
+    **dict.fromkeys(("server.tau", "server.staleness"), _AT_LEAST_0),
 }
 LIMITS = {"local.epochs": 10**6, "local.batch_size": _SAMPLES_AT_ONCE, "local.warmup_rounds": _MOST}
 
@@ -75,8 +75,36 @@ def check_together(experiment: Experiment) -> None:
     if experiment.engine == "ray" and experiment.device.startswith("cuda:"):
         raise ConfigError(f"Ray deals out GPUs by itself: use device=cuda, not {experiment.device}")
     _check_device(experiment.device, experiment.precision)
+    _check_stragglers(experiment)
     if fleet.deadline and not fleet.devices and not fleet.levels.strip().lower().endswith(LEVELS_FILES):
         raise ConfigError("fleet.deadline needs fleet.devices: without devices, nothing is known of their time")
+
+
+def _check_stragglers(experiment: Experiment) -> None:
+    """Raise unless there is one way to deal with slow clients."""
+    fleet, server = experiment.fleet, experiment.server
+    more, buffer = f"fleet.over_selection={fleet.over_selection:g}", f"server.buffer={server.buffer}"
+    if fleet.over_selection > 1:
+        if fleet.sampling == "poisson":
+            raise ConfigError(f"{more} merges a fixed number of clients: use fleet.sampling=fixed")
+        if fleet.per_round * fleet.over_selection > fleet.clients:
+            raise ConfigError(
+                f"{more} would start more clients than fleet.clients={fleet.clients}: set a lower fleet.per_round, "
+                f"which is {fleet.per_round}"
+            )
+    if not server.buffer:
+        return
+    if fleet.over_selection > 1:
+        raise ConfigError(f"{buffer} waits for nobody, so {more} has nothing to do: leave out one of them")
+    if fleet.deadline:
+        raise ConfigError(f"{buffer} waits for nobody: leave out fleet.deadline={fleet.deadline:g}")
+    if fleet.sampling == "poisson":
+        raise ConfigError(f"{buffer} has a fixed number of clients in training: use fleet.sampling=fixed")
+    if server.fan_in:
+        raise ConfigError(
+            f"{buffer} discounts every update by itself, and server.fan_in={server.fan_in} merges some before they "
+            "arrive: set server.fan_in=0"
+        )
 
 
 def _check_work(local: LocalTraining) -> None:

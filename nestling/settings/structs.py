@@ -146,7 +146,7 @@ class FleetSettings(_Settings, frozen=True):
     clients
         Clients in all.
     per_round
-        Clients that take part in a round.
+        Clients that take part in a round; with server.buffer, clients that train at a time.
     levels
         Which sub-models the clients can carry: levels in equal shares (``a-b-c-d-e``), with shares (``a1-e9``,
         ``a:0.06,b:0.94``), as ratios (``0.2-0.6-1``), budgets (``2 MB; 500 kB, 20 MMACs``), or a file of clients'
@@ -161,6 +161,10 @@ class FleetSettings(_Settings, frozen=True):
         Seconds of simulated time after which clients of a round are dropped; 0 for no deadline. It needs devices.
     sampling
         ``fixed``: `per_round` clients take part in every round; ``poisson``: each client by itself, so many on average.
+    over_selection
+        How many times as many clients a round starts as it merges. A round of 1.3 starts 1.3 times `per_round` clients,
+        merges the first `per_round` that arrive and ignores the others; where some are offline, it merges one of every
+        1.3 that began. It needs devices, whose clock says who arrives first.
     """
 
     table: ClassVar[str] = "fleet."
@@ -171,6 +175,7 @@ class FleetSettings(_Settings, frozen=True):
     devices: Annotated[str, msgspec.Meta(description="names of 'nestling list devices', with shares")] = ""
     deadline: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     sampling: Literal["fixed", "poisson"] = "fixed"
+    over_selection: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.0
 
 
 class LocalTraining(_Settings, frozen=True):
@@ -246,6 +251,14 @@ class ServerSettings(_Settings, frozen=True):
     fan_in
         How many clients' slices are merged where they train, before they reach the server, which then merges these; 0:
         the server merges every client by itself. Fewer bytes reach the server; last bits of figures change.
+    buffer
+        The updates after which an asynchronous server takes a step (FedBuff): clients train all the time, as many at
+        once as `fleet.per_round`, and nobody waits for the slowest. A round is then one step of the server. It needs
+        devices, whose clock says who arrives when. 0: the server waits for all clients of a round.
+    staleness
+        a, with which a change that arrives s steps late counts (1 + s)^-a times; 0: as much as any other.
+    max_staleness
+        The steps that a change may be late; later ones are ignored. The server keeps at most so many earlier models.
     """
 
     table: ClassVar[str] = "server."
@@ -256,6 +269,9 @@ class ServerSettings(_Settings, frozen=True):
     tau: float = 1e-3
     weighting: Literal["method", "none", "samples", "width"] = "method"
     fan_in: Maybe = 0
+    buffer: Maybe = 0
+    staleness: float = 0.5
+    max_staleness: Count = 20
 
 
 class Upload(_Settings, frozen=True):

@@ -22,7 +22,7 @@ from nestling.report.reproduction_table import _share, build, paper_value
 from tests.quick import mostly_slow
 
 ALL = definitions.reproductions()
-PAPERS = [one for one in ALL if one.file not in ("digits", "grand", "privacy")]
+PAPERS = [one for one in ALL if one.file not in ("digits", "grand", "privacy", "time")]
 
 
 def by_name(tables):

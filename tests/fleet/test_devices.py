@@ -236,6 +236,19 @@ def test_a_deadline_that_all_keep_changes_nothing(timings):
     assert round_clock(timings, slowest) == round_clock(timings)
 
 
+@given(TIMINGS, st.integers(1, 12), st.none() | st.floats(1e-3, 3e6))
+def test_a_round_that_waits_for_the_first_ends_with_them(timings, first, deadline):
+    clock, all_ = round_clock(timings, deadline, first), round_clock(timings, deadline)
+    if len(all_.finished) < first or len(timings) <= first:
+        assert clock == all_
+        return
+    assert len(clock.finished) == first
+    assert sorted(clock.finished + clock.ignored) == sorted(timings)
+    slowest = max(timings[client].total for client in clock.finished)
+    assert clock.seconds == slowest <= min(timings[client].total for client in clock.ignored)
+    assert clock.dropped == ()
+
+
 def test_nobody_and_everybody_late():
     assert round_clock({}) == round_clock({}, deadline=9) == RoundClock(0.0, (), ())
     assert round_clock({5: Timing(9, 9, 9), 2: Timing(0, 10, 0)}, 8) == RoundClock(8.0, (), (2, 5))

@@ -49,3 +49,19 @@ def test_the_figure_has_a_line_for_every_method_and_a_point_for_every_submodel(t
     assert "NeFL" in text
     assert "FjORD" not in text  # it has no finished run
     assert text.count("<circle") >= 6
+
+
+def test_time_to_accuracy_is_read_off_the_curve_and_drawn_by_the_clock():
+    table_ = find("time-to-accuracy")
+    names = {row.runs["only"]: PRESETS[row.runs["only"]]() for row in table_.rows}
+    curve = {"round": [1, 2, 3], "simulated_minutes": [1.0, 2.5, 9.0], "client_macs": [10, 20, 30]}
+    last = {"round": 3, "global_accuracy": 0.75, "worst_submodel": 0.5}
+    curves = {"waiting-digits": [0.1, 0.65, 0.75], "buffered-digits": [0.6, 0.81, 0.75]}
+    runs = {
+        (name, 0): FinishedRun(name, 0, "0", {}, last, last, 1, 1, 30, 1.0, {**curve, "global_accuracy": accuracies})
+        for name, accuracies in curves.items()
+    }
+    table = build(table_, table_.rows, "laptop", seeds=1, finished=runs, experiments=names)
+    texts = [[cell.text for cell in row.cells[2:]] for row in table.rows]
+    assert texts == [["2.5", "", "9.0", "30"], [""] * 4, ["1.0", "2.5", "9.0", "30"]]
+    assert figure(table, runs, names, seeds=1).count("<polyline") == 2

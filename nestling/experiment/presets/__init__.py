@@ -15,6 +15,7 @@ from nestling.experiment.presets import (
     heterofl,
     nefl,
     stackoverflow,
+    stragglers,
     wikitext,
     words,
 )
@@ -41,6 +42,7 @@ def every_preset() -> Iterator[Preset]:
     yield from digits.presets()
     yield from words.presets()
     yield from grand.presets()
+    yield from stragglers.presets()
     for files, small in _PAPERS:
         whole = [preset for file in files for preset in file.presets()]
         yield from whole

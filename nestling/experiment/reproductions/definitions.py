@@ -17,13 +17,15 @@ from nestling.experiment.presets import PRESETS
 Scale = Literal["laptop", "evening", "paper"]
 SCALES: tuple[Scale, ...] = ("laptop", "evening", "paper")
 
-PAPERS = ("digits", "grand", "privacy", "heterofl", "fedrolex", "nefl", "fedmorph")  # the names of the files
+PAPERS = ("digits", "grand", "privacy", "heterofl", "fedrolex", "nefl", "fedmorph", "time")  # the names of the files
 
 # Known before training: means over the levels of a mix (HeteroFL, Section 4); plain means over the levels, however many
 # clients train each (NeFL, Table 8); and the parameters of the whole model (NeFL, Table 3).
 COSTS = ("ratio", "parameters", "flops", "space", "submodel_parameters", "submodel_flops", "whole_parameters")
 # What clients received and computed until the best round, over what those of the reference row did (FedMorph).
 SHARES = ("parameters_share", "flops_share")
+# What runs took: minutes of the simulated clock, and what clients computed.
+SPENT = ("simulated_minutes", "client_macs")
 # What runs measure; the last two follow from their records: how far clients' own samples are ahead of the test set, and
 # FedMorph's network as it is averaged, before a morph.
 MEASURES = (
@@ -40,7 +42,7 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name
         Its heading as printed; those of joined headings are joined.
     measure
-        One of `COSTS`, `SHARES` or `MEASURES`.
+        One of `COSTS`, `SHARES`, `SPENT` or `MEASURES`.
     run
         Which of a row's runs it is measured in; empty for the row's only run.
     unit
@@ -51,6 +53,8 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         FLOPs that the paper counts for a multiply-accumulate: 1 or 2.
     most_bytes
         Measured at the last evaluated round until which clients received at most so many bytes in all; 0: no limit.
+    reach
+        Of what runs took: that until the first evaluated round with so much global accuracy; 0: in all.
     """
 
     name: str
@@ -60,9 +64,10 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digits: int = 2
     macs: Literal[1, 2] = 1
     most_bytes: float = 0.0
+    reach: float = 0.0
 
     def __post_init__(self) -> None:
-        known = (*COSTS, *SHARES, *MEASURES)
+        known = (*COSTS, *SHARES, *SPENT, *MEASURES)
         if self.measure not in known:
             raise ConfigError(f"the column {self.name!r} has no measure {self.measure!r}{nearest(self.measure, known)}")
 
@@ -131,8 +136,8 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns, rows
         As printed.
     figure
-        What is drawn: results by ``parameters``, by ``round``, by the rows' ``x``, or by ``row``; or of every sub-model
-        by its parameters (``submodels``).
+        What is drawn: results by ``parameters``, by ``round``, by simulated ``time``, by the rows' ``x``, or by
+        ``row``; or of every sub-model by its parameters (``submodels``).
     shown
         Which round's figures the table shows: that of the ``best`` result on the test set, or the ``final`` one.
     x_title, log_x
@@ -154,7 +159,7 @@ class Reproduction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: list[Column]
     rows: list[Row]
     paper: str = ""
-    figure: Literal["parameters", "round", "x", "row", "submodels"] = "row"
+    figure: Literal["parameters", "round", "time", "x", "row", "submodels"] = "row"
     shown: Literal["best", "final"] = "best"
     x_title: str = ""
     log_x: bool = False

@@ -111,7 +111,8 @@ def run_cost(experiment: Experiment) -> RunCost:
     one_slice = getattr(_plan_of(experiment), "ratio", None)  # that of FedPruned, and FedMorph's first
     size *= whole * (1.0 if one_slice is None else one_slice**2)
     parameters, macs = whole_model(experiment)
-    jobs = experiment.rounds * experiment.fleet.per_round
+    fleet, buffer = experiment.fleet, experiment.server.buffer
+    jobs = math.ceil(experiment.rounds * (buffer or fleet.per_round * fleet.over_selection))
     samples, local = samples_per_client(experiment), experiment.local
     whole_samples = max(1, round(samples))
     trained = local_samples(local, whole_samples) if local.steps else local.epochs * samples

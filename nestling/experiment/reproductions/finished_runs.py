@@ -41,8 +41,9 @@ class FinishedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     bytes_down, bytes_up, client_macs, seconds
         What it took.
     curve
-        The evaluated rounds: ``round``, measures with six digits, ``bytes_down`` and ``client_macs`` until then, one
-        list each. Of many, some are left out, but neither the best nor the last one.
+        The evaluated rounds: ``round``, measures with six digits, ``bytes_down``, ``client_macs`` and, with devices,
+        ``simulated_minutes`` until then, one list each. Of many, some are left out, but neither the best nor the last
+        one.
     submodels
         Of every level after the last round: the parameters of its sub-model, and what the task measures first.
     """
@@ -81,6 +82,8 @@ def read_run(folder: Path, preset: str, version: str) -> FinishedRun | None:
         derived = {line["round"]: {name: line["evaluation"].get(name) for name in _DERIVED} for line in evaluated}
         shown = _few(evaluated, summary["best"].get("round"))
         curve = {name: [line[name] for line in shown] for name in ("round", "bytes_down", "client_macs")}
+        if any(line["simulated_seconds"] is not None for line in shown):
+            curve["simulated_minutes"] = [_short(line["simulated_seconds"] / 60) for line in shown]
         for name in _CURVE:
             if any(line["evaluation"].get(name) is not None for line in shown):
                 curve[name] = [_short(line["evaluation"].get(name)) for line in shown]

@@ -59,6 +59,11 @@ class CoordinateRule(Part):
         """Return True: nothing depends on the number of rounds."""
         return True
 
+    @property
+    def takes_stale_updates(self) -> bool:
+        """Return True: a discounted change is one that moves less."""
+        return True
+
     def check(self, setup: Setup, public: ClientData | None) -> None:
         """Raise an error if the rule cannot work with an experiment."""
         del public
