@@ -122,17 +122,17 @@ class DeviceSimulator(Simulator):
         self._nodes, self._rules, self._fleet = Nodes(link, setup, rules), rules, simulation
         data = ServersData(simulation.data, self._nodes) if own_data else simulation.data
         tester = Worker(setup, data, find_device(settings.device), settings.precision)
-        here, fleet, buffered = replace(simulation, data=data, devices=None), simulation.fleet, None
+        here, fleet = replace(simulation, data=data, devices=None), simulation.fleet
+        buffered: BufferedFlowerClients | None = None
         given = setup, self._nodes, tester
         samples, name = len(data.test), _token(folder)
         if setup.server.buffer:
-            self._pool = buffered = BufferedFlowerClients(
+            buffered = BufferedFlowerClients(
                 *given, test_samples=samples, run=name, tick=tick, hand_out=self._next, at_once=fleet.per_round
             )
-        else:
-            self._pool = FlowerClients(
-                *given, test_samples=samples, run=name, tick=tick, over_selection=fleet.over_selection
-            )
+        self._pool = buffered or FlowerClients(
+            *given, test_samples=samples, run=name, tick=tick, over_selection=fleet.over_selection
+        )
         super().__init__(here, clients=self._pool, arrivals=buffered)
 
     def participants(self, round: int) -> list[Participant]:
