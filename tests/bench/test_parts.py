@@ -144,9 +144,9 @@ def test_less_work_than_the_research_loop_does_has_no_bound():
     assert {figure.bound for figure in _ratios("mnist", {"groups": turns, "research": slow})} == {""}
 
 
-# workers and morphs train whole ResNets, which takes long; rounds are tested above
+# workers and morphs train whole ResNets, which takes long; rounds are tested above, devices in test_devices.py
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"rounds", "workers", "morphs"}))
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"rounds", "workers", "morphs", "devices"}))
 def test_parts_run(name, here):
     results = measure(PARTS[name], quick=True)
     numbers = [figure["value"] for figure in results["figures"]]
