@@ -162,10 +162,7 @@ class CostMeter:
     def add(self, totals: Totals, update: Update, round: RoundContext) -> None:
         """Add the costs of an update to what was spent so far."""
         for who in update.who:
-            self._hand_out(totals, who, update.plan, round.public)
-            beside = self._beside(round, who, update.plan)
-            totals.client_macs += self.macs(update.plan, who.samples) + beside.macs
-            totals.bytes_down += beside.bytes_down
+            self._add_training(totals, who, update.plan, round)
         sent = len(update.who) * self.bytes_down(update.plan)
         totals.bytes_down += sent
         encoded = update.bytes_up if update.message is None else len(update.message)
@@ -184,10 +181,15 @@ class CostMeter:
     def add_ignored(self, totals: Totals, jobs: Iterable[TrainJob], round: RoundContext) -> None:
         """Add the costs of clients that trained in vain: what they received and computed, but no upload."""
         for job in jobs:
-            self._hand_out(totals, job.who, job.plan, round.public)
-            beside = self._beside(round, job.who, job.plan)
-            totals.client_macs += self.macs(job.plan, job.who.samples) + beside.macs
-            totals.bytes_down += self.bytes_down(job.plan) + beside.bytes_down
+            self._add_training(totals, job.who, job.plan, round)
+            totals.bytes_down += self.bytes_down(job.plan)
+
+    def _add_training(self, totals: Totals, who: Participant, plan: Plan, round: RoundContext) -> None:
+        """Add what a client computes, and what it receives beside its slice."""
+        self._hand_out(totals, who, plan, round.public)
+        beside = self._beside(round, who, plan)
+        totals.client_macs += self.macs(plan, who.samples) + beside.macs
+        totals.bytes_down += beside.bytes_down
 
     def recorded(self, totals: Totals) -> dict[str, Any]:
         """Return what was spent so far, as it is recorded; simulated time only if there are devices."""

@@ -41,8 +41,8 @@ def every_preset() -> Iterator[Preset]:
     """Yield all presets: the demonstrations, then paper by paper all experiments, those for an evening, small ones."""
     yield from digits.presets()
     yield from words.presets()
-    yield from grand.presets()
     yield from stragglers.presets()
+    yield from grand.presets()
     for files, small in _PAPERS:
         whole = [preset for file in files for preset in file.presets()]
         yield from whole
