@@ -232,6 +232,8 @@ def _check(simulation: Simulation) -> None:
     """Raise if the parts of an experiment do not fit together."""
     setup, settings = simulation.setup, simulation.settings
     method, classes = setup.method, setup.task.classes
+    if settings.server.buffer:
+        check_stale_updates(setup)
     method.check(setup, simulation.public)
     for ratio in simulation.levels.values():
         setup.submodel_plan(ratio).fit(setup.axes)
@@ -253,7 +255,5 @@ def _check(simulation: Simulation) -> None:
             f"the server of {method.name} needs the update of every client by itself, and "
             f"server.fan_in={settings.server.fan_in} merges some before they reach it: set server.fan_in=0"
         )
-    if settings.server.buffer:
-        check_stale_updates(setup)
     if setup.private | setup.user_frozen >= frozenset(setup.axes.dims) and settings.server.optimizer != "average":
         raise ConfigError(f"{method.name} shares nothing, so there is nothing for server.optimizer to do")

@@ -19,6 +19,7 @@ Departures
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ _KIND = "feddyn/"  # prefix of the names under which g_k and h are kept
 class FedDyn(Part):
     """Dynamic regularisation with weight `alpha`: each client's g_k, and the server's h."""
 
+    label: ClassVar[str] = "feddyn"
     alpha: float
 
     def __post_init__(self) -> None:

@@ -16,14 +16,14 @@ def check_stale_updates(setup: Setup) -> None:
     """
     method, buffer = setup.method, f"server.buffer={setup.server.buffer}"
     parts = [part for hook in _HOOKS for part in method.overriding(hook)]
-    refusing = [type(part).__name__ for part in parts if not part.takes_stale_updates]
+    refusing = [part for part in parts if not part.takes_stale_updates]
     if refusing:
         raise MethodError(
-            f"{refusing[0]} of {method.name} needs updates that all began with one model, and {buffer} merges stale "
-            "ones: set server.buffer=0, or use another method or part"
+            f"{refusing[0].label} of {method.name} needs updates that all began with one model, and {buffer} merges "
+            f"stale ones: set server.buffer=0, or {refusing[0].instead}"
         )
     if method.overriding("aggregator") and setup.server.buffer < LEAST:
         raise ConfigError(
-            f"{type(method.overriding('aggregator')[0]).__name__} compares at least {LEAST} updates, and {buffer} is "
+            f"{method.overriding('aggregator')[0].label} compares at least {LEAST} updates, and {buffer} is "
             "fewer: set a larger one"
         )

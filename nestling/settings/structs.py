@@ -26,7 +26,7 @@ Rounds = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # folders of checkpoint
 Clients = Annotated[int, msgspec.Meta(ge=1, le=10**7)]  # the share of each is held in memory
 File = Annotated[str, msgspec.Meta(description="a file")]
 _PARTS = (
-    "fedprox, feddyn, fjord, median, trimmed-mean, krum, multi-krum, clip-norm, dp or module:factory, separated by "
+    "fedprox, feddyn, fjord, median, trimmed-mean, krum, multi-krum, clip-norm, dp, secagg or module:factory, separated by "
     "commas, each with a value or without"
 )
 

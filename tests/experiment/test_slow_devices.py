@@ -104,9 +104,9 @@ REFUSED = {
     "server.buffer=4 server.staleness=-1": "server.staleness must be 0 or more",
     "fleet.over_selection=1.3 fleet.sampling=poisson": "use fleet.sampling=fixed",
     "fleet.over_selection=2.5": "would start more clients than fleet.clients=20",
-    "server.buffer=4 fleet.devices=laptop parts=krum:1": "Krum of heterofl needs updates that all began with one model",
-    "server.buffer=4 fleet.devices=laptop method=fedavg parts=feddyn": "FedDyn of fedavg needs updates",
-    "server.buffer=2 fleet.devices=laptop parts=median": "Median compares at least 3 updates",
+    "server.buffer=4 fleet.devices=laptop parts=krum:1": "krum of heterofl needs updates that all began with one model",
+    "server.buffer=4 fleet.devices=laptop method=fedavg parts=feddyn": "feddyn of fedavg needs updates",
+    "server.buffer=2 fleet.devices=laptop parts=median": "median compares at least 3 updates",
 }
 
 

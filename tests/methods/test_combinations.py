@@ -1,4 +1,4 @@
-"""Every combination of a method, a format of uploads and a merge is accepted or refused as docs/security.md says."""
+"""Methods, merges, formats of uploads and buffered rounds are accepted together or refused as docs/security.md says."""
 
 import itertools
 import re
@@ -25,12 +25,13 @@ from tests.quick import mostly_slow
 
 pytest.importorskip("dp_accounting")
 DOCUMENT = Path(__file__).parents[2] / "docs/security.md"
-MERGES = ("dp", "median", "trimmed-mean", "krum", "multi-krum", "clip-norm")
+MERGES = ("dp", "secagg", "median", "trimmed-mean", "krum", "multi-krum", "clip-norm")
 METHODS = {name: [f"{name}-digits"] for name in names()} | {"feddyn": ["fedavg-digits", "parts=feddyn"]}
 # A feature is a further entry: its name in the table, and the settings that turn it on ("" turns nothing on).
 FEATURES = {
     "merge": {"": [], **{name: [f"parts={name}:noise=1" if name == "dp" else f"parts={name}"] for name in MERGES}},
     "upload": {"": [], **{name: [f"upload.format={name}"] for name in get_args(Format) if name != "dense"}},
+    "rounds": {"": [], "server.buffer": ["server.buffer=4", "fleet.devices=laptop"]},
 }
 GROUPS = {"compressed": [name for name in FEATURES["upload"] if name]}  # columns that stand for several features
 SETTINGS = {
@@ -193,7 +194,7 @@ def test_accepted_combinations_run(combination):
     with collect():
         result = run(preset.with_settings(settings_of(combination)), quiet=True)
     setup = result.simulation.setup
-    assert [line["clients"] for line in result.rounds] == [12, 12]
+    assert [line["clients"] for line in result.rounds] == [4, 4] if "server.buffer" in combination else [12, 12]
     assert 0 <= result.summary["final"]["global_accuracy"] <= 1
     assert all(bool(tensor.isfinite().all()) for tensor in result.state.values())
     shared = setup.parameters - setup.stay - setup.per_submodel

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from nestling.cut import Plan
 from nestling.data.federated import ClientData
@@ -56,6 +56,7 @@ class SecureAggregation(Part):
         The probability that a simulated client drops out of the protocol, at a step drawn at random.
     """
 
+    label: ClassVar[str] = "secagg"
     cohort: Literal["slice", "union"] = "slice"
     size: int = 32
     threshold: float = 0.0

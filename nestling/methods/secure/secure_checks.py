@@ -46,7 +46,7 @@ def check_secure(setup: Setup, *, union: bool) -> None:
             "use a model without batch norms, such as model.options.norm=gn",
         ),
         (setup.server.fan_in, "branches of clients are merged unmasked", "set server.fan_in=0"),
-        (method.overriding("received"), "the server learns from each update", "use another method"),
+        *((part, "the server learns from each update", part.instead) for part in method.overriding("received")),
         (method.overriding("reply"), "clients reply more than their changes", "use another method"),
         (
             union and setup.per_submodel,
@@ -58,7 +58,11 @@ def check_secure(setup: Setup, *, union: bool) -> None:
             "every client has a slice of its own",
             "use secagg:cohort=union",
         ),
-        (counters, f"{(counters or [''])[0]!r} is no real number, of which sums are enough", "use another model"),
+        (
+            counters,
+            f"{(counters or [''])[0]!r} is no real number, of which sums are enough",
+            "use a model without it, such as model.options.norm=gn",
+        ),
     ]
     for present, reason, remedy in obstacles:
         if present:
