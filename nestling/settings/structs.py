@@ -164,7 +164,7 @@ class FleetSettings(_Settings, frozen=True):
     over_selection
         How many times as many clients a round starts as it merges. A round of 1.3 starts 1.3 times `per_round` clients,
         merges the first `per_round` that arrive and ignores the others; where some are offline, it merges one of every
-        1.3 that began. It needs devices, whose clock says who arrives first.
+        1.3 that began. In simulation it needs devices, whose clock says who arrives first.
     """
 
     table: ClassVar[str] = "fleet."
@@ -253,8 +253,8 @@ class ServerSettings(_Settings, frozen=True):
         the server merges every client by itself. Fewer bytes reach the server; last bits of figures change.
     buffer
         The updates after which an asynchronous server takes a step (FedBuff): clients train all the time, as many at
-        once as `fleet.per_round`, and nobody waits for the slowest. A round is then one step of the server. It needs
-        devices, whose clock says who arrives when. 0: the server waits for all clients of a round.
+        once as `fleet.per_round`, and nobody waits for the slowest. A round is then one step of the server. In
+        simulation it needs devices, whose clock says who arrives when. 0: the server waits for all clients of a round.
     staleness
         a, with which a change that arrives s steps late counts (1 + s)^-a times; 0: as much as any other.
     max_staleness

@@ -121,6 +121,7 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(settings):
 NOT_BUFFERED = {"fedmorph", "fedmorphprox", "feddf", "ds-fl", "fed-et", "lora"}
 
 
+@pytest.mark.slow
 def test_every_method_takes_stale_updates_or_is_refused_by_name():
     for method in names():
         settings = ["server.buffer=4", "fleet.devices=laptop", "local.epochs=1"]
