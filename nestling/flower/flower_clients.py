@@ -190,7 +190,8 @@ class FlowerClients:
                     if name in open_jobs and name not in early:
                         self._lost_to_deadline(open_jobs.pop(name).job, round)
             yield from first_ready()
-            if early and not asked[1:] and waited_for != (first := next(iter(open_jobs))):
+            full = 0 < len(early) == window - 1 and len(open_jobs) > window
+            if full and waited_for != (first := next(iter(open_jobs))):
                 waited_for = first
                 slow = open_jobs[first].job.who.client
                 report(
