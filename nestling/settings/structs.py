@@ -26,8 +26,8 @@ Rounds = Annotated[int, msgspec.Meta(ge=1, le=999_999)]  # folders of checkpoint
 Clients = Annotated[int, msgspec.Meta(ge=1, le=10**7)]  # the share of each is held in memory
 File = Annotated[str, msgspec.Meta(description="a file")]
 _PARTS = (
-    "fedprox, feddyn, fjord, median, trimmed-mean, krum, multi-krum, clip-norm, dp, secagg or module:factory, separated "
-    "by commas, each with a value or without"
+    "fedprox, feddyn, fjord, median, trimmed-mean, krum, multi-krum, clip-norm, dp, secagg or module:factory, "
+    "separated by commas, each with a value or without"
 )
 
 Precision = Literal["full", "mixed"]
