@@ -32,7 +32,7 @@ DATA = {
     "svhn": (3, 32, 10, 73_257),
     "emnist-byclass": (1, 28, 62, 697_932),
 }
-LAPTOPS = [name for name in PRESETS if name.endswith("-laptop")]
+LAPTOPS = [name for name in PRESETS if name.endswith("-laptop") and "-private-" not in name]  # small ones of others
 EVENINGS = {name for name in PRESETS if name.endswith("-evening")}  # see test_presets_evening
 WORDS = {name for name, preset in PRESETS.items() if preset().data.name in TEXTS}  # see test_presets_words
 NEFL = {name for name, preset in PRESETS.items() if preset.repeats.startswith("NeFL")}  # see test_presets_nefl
