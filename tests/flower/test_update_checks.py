@@ -71,12 +71,13 @@ def test_any_reply_is_refused_or_fits(issued, data):
         elif change == "cut":
             tensors[name] = part._replace(data=part.data[: data.draw(st.integers(0, len(part.data)))])
         elif change == "byte":
-            place = data.draw(st.integers(0, 130)) % len(part.data)
+            place = data.draw(st.integers(0, 130)) % max(1, len(part.data))
             tensors[name] = part._replace(
                 data=part.data[:place] + data.draw(st.binary(min_size=1, max_size=4)) + part.data[place + 1 :]
             )
         elif change == "nan":
-            tensors[name] = encode_tensor(torch.full(part.shape, torch.nan))
+            shape = packet.tensors[name].shape if name in packet.tensors else (1,)
+            tensors[name] = encode_tensor(torch.full(shape, torch.nan))
         else:
             tensors[name] = EncodedTensor(part.dtype, part.shape, data.draw(st.binary(max_size=300)))
     header = data.draw(st.sampled_from([json.dumps(fields), json.dumps(fields)[:-3], data.draw(st.text(max_size=30))]))
