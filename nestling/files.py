@@ -30,7 +30,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         Path(draft).replace(target)
     except BaseException as problem:
         Path(draft).unlink(missing_ok=True)
-        if isinstance(problem, OSError) and problem.filename is None:  # the system does not say what was written
+        if isinstance(problem, OSError) and problem.errno and problem.filename is None:  # the system says no name
             problem.filename = str(target)
         raise
     sync(target.parent)

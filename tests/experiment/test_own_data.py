@@ -148,7 +148,8 @@ def test_one_dataset_is_divided(parts, scheme):
     partition = [range(100), range(100, 150), range(150, 300)] if scheme == "own" else scheme
     users = users if scheme == "user" else None
     data = (images[:300, None], classes[:300])
-    result = nestling.federate(net(), data, test, partition=partition, num_clients=5, users=users, **FEW)
+    number = len(partition) if scheme == "own" else 5
+    result = nestling.federate(net(), data, test, partition=partition, num_clients=number, users=users, **FEW)
     sizes = [result._simulation.data.size(k) for k in range(len(result._simulation.data))]
     assert sum(sizes) == 300
     if scheme == "own":

@@ -53,7 +53,7 @@ def secure(**changes):
             ("feddf-digits", [], "the server learns from each update"),
             ("ds-fl-digits", [], "clients of ds-fl share nothing"),
             ("fedavg-digits", ["parts=feddyn,secagg"], "SecureAggregation of fedavg merges otherwise: leave one out"),
-            ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not Median and SecureAggregation"),
+            ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not median and secagg"),
             ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not CentralDP and SecureAgg"),
             (
                 "fedavg-digits",
