@@ -13,6 +13,7 @@ from nestling.engines.limits import TimeLimits
 from nestling.engines.packing import dump
 from nestling.engines.retries import Tasks
 from nestling.errors import ConfigError
+from nestling.experiment import find
 from nestling.experiment.runner import run
 from nestling.experiment.simulated_clients import SimulatedClients, _branches
 from nestling.experiment.simulation import Overrides, simulate
@@ -91,6 +92,8 @@ def test_every_method_that_needs_no_update_by_itself(method):
     if method in ("nefl", "depthfl"):
         changes["model"] = Model(name="resnet18", options={"widths": [8, 8, 16, 16], "pool": False})
         changes["options"] = {"variant": "plain"} if method == "depthfl" else {}
+    if method == "lora":  # by product, the server needs every update by itself
+        changes |= {"model": find("lora-digits").model, "options": {"merge": "factors"}}
     if method in WITH_PUBLIC:
         changes["data"] = Data(name="digits", max_samples=400, public_share=0.2)
     flat, tree = flat_and_tree(rounds=1, **changes)

@@ -52,9 +52,9 @@ def secure(**changes):
             ("standalone-digits", [], "clients of standalone share nothing"),
             ("feddf-digits", [], "the server learns from each update"),
             ("ds-fl-digits", [], "clients of ds-fl share nothing"),
-            ("fedavg-digits", ["parts=feddyn,secagg"], "SecureAggregation of fedavg merges otherwise: leave one out"),
+            ("fedavg-digits", ["parts=feddyn,secagg"], "secagg of fedavg merges otherwise: leave one out"),
             ("fedavg-digits", ["parts=median,secagg"], "one part with `aggregator`, not median and secagg"),
-            ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not CentralDP and SecureAgg"),
+            ("fedavg-digits", ["parts=dp:noise=1,secagg"], "one part with `aggregator`, not dp and secagg"),
             (
                 "fedavg-digits",
                 ["fleet.clients=2", "fleet.per_round=2"],
