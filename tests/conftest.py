@@ -12,6 +12,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 collect_ignore = ["bench/flower_in_double.py", "golden"]  # programs: one of another environment, one of two revisions
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with tests that mostly wait for the processes of Flower: those that compute fill the time."""
+    items.sort(key=lambda item: not ("flower" in item.path.parts and item.get_closest_marker("slow")))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     """For fixtures of whole files, too: with another number of threads, runs have other last bits."""
