@@ -26,6 +26,7 @@ from nestling.flower.flower_clients import FlowerClients
 from nestling.flower.link import Packet
 from nestling.flower.node_messages import Capacity, Training, raw, write
 from nestling.flower.nodes import Node, Nodes, RoundRules
+from nestling.heap import keep_freed_memory
 from nestling.server.aggregate import Merge
 from nestling.server.round import run_round
 from nestling.server.state import ServerState
@@ -182,6 +183,7 @@ def echoed_memory(counts: Sequence[int]) -> list[dict[str, float]]:
 
 def _alone() -> None:
     """Prepare this program to send messages that no SuperLink asked for."""
+    keep_freed_memory()  # as a ServerApp of ours does
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # every message says where it comes from
@@ -239,6 +241,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Measure memory, into the file that the run's configuration names."""
     config = context.run_config
+    keep_freed_memory()
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.WARNING)
 

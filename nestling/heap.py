@@ -15,8 +15,8 @@ def keep_freed_memory() -> bool:
 
     A training step allocates the same large blocks as the one before. By default the GNU C library returns them to the
     system in between, which must then clear them page by page: 5 % of a step and more. With other C libraries, or if
-    the environment configures malloc, nothing is changed. It is for our own processes: the command line and the
-    engines' workers call it.
+    the environment configures malloc, nothing is changed. It is for our own processes: the command line, the
+    engines' workers and the ServerApp call it.
 
     >>> keep_freed_memory() in (True, False)
     True

@@ -29,6 +29,7 @@ from nestling.flower.link import Kind, Link, Packet
 from nestling.flower.node_memory import FolderMemory, NodeMemory
 from nestling.flower.node_worker import NodeWorker
 from nestling.flower.strategy import NestlingStrategy, Played
+from nestling.heap import keep_freed_memory
 from nestling.imported import imported
 from nestling.kernels.device import find_device
 from nestling.settings import Experiment
@@ -54,6 +55,7 @@ def server_app(experiment: str | Path | Experiment, *, own_data: bool = True) ->
 
     @app.main()  # type: ignore[untyped-decorator]  # Flower is not installed where types are checked
     def main(grid: Grid, context: Context) -> None:
+        keep_freed_memory()  # every reply takes as much as the one before
         settings = configured(experiment, context.run_config)
         strategy(settings, context.run_config, own_data=own_data).start(grid)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,8 +49,7 @@ def decode_tensor(encoded: EncodedTensor, like: Tensor, name: str = "tensor") ->
         raise DeviceError(f"the tensor {name!r} has shape {_short(encoded.shape)}, not {shape}")
     if encoded.dtype != dtype:
         raise DeviceError(f"the tensor {name!r} is of type {encoded.dtype[:20]!r}, not {dtype!r}")
-    bits = _BITS.get(like.dtype, like.dtype)
-    expected = torch.empty(0, dtype=bits).numpy().dtype
+    expected = _numpy_type(like.dtype)
     start = _header_end(encoded.data)
     header = encoded.data[_PREFIX:start].replace(b" ", b"").strip()
     fields = {"descr": expected.str, "fortran_order": False, "shape": shape}
@@ -69,11 +70,22 @@ def npy_values(data: bytes) -> bytes:
 
 def npy_bytes(dtype: str, shape: tuple[int, ...], values: bytes | memoryview) -> EncodedTensor:
     """Return a tensor as `encode_tensor` would, from its values."""
-    empty: torch.dtype = getattr(torch, dtype)
-    bits = torch.empty(0, dtype=_BITS.get(empty, empty)).numpy().dtype
+    return EncodedTensor(dtype, shape, b"".join((_header(dtype, shape), values)))
+
+
+@lru_cache(maxsize=1024)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return what an NPY file begins with."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": bits.str, "fortran_order": False, "shape": shape})
-    return EncodedTensor(dtype, shape, b"".join((header.getvalue(), values)))
+    fields = {"descr": _numpy_type(getattr(torch, dtype)).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue()
+
+
+@cache
+def _numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return the type of NumPy in which a tensor travels."""
+    return torch.empty(0, dtype=_BITS.get(dtype, dtype)).numpy().dtype
 
 
 def _header_end(data: bytes) -> int:

@@ -16,7 +16,7 @@ from nestling.events import report
 from nestling.flower.flower_clients import FlowerClients, LastSlice, TooFewReplies
 from nestling.flower.link import Answer
 from nestling.flower.nodes import Nodes, reason_of
-from nestling.flower.update_checks import IssuedJob, NormBound, change_size, checked_update
+from nestling.flower.update_checks import CheckedUpdate, IssuedJob, NormBound, checked_update
 from nestling.methods.context import Participant, Setup
 from nestling.methods.messages import TrainJob, Update
 from nestling.server.buffered import Rest, kept_versions
@@ -87,15 +87,15 @@ class BufferedFlowerClients(FlowerClients):
             if not self._open:
                 report("buffer not full", f"no other device is free: the server takes a step with {len(began)} updates")
                 break
-            one, update = self._next(before)
+            one, checked = self._next(before)
             job = one.job
             if number - job.round > setup.server.max_staleness:
                 late.append(job)
                 steps = setup.server.max_staleness
                 report("update too late", f"client {job.who.client} began more than {steps} steps ago: ignored")
-            elif update is not None:
+            elif checked is not None:
                 began[job.who.client] = job.round
-                yield from admitted(bound.admit(update, self._size(before, update, job.round)))
+                yield from admitted(bound.admit(checked.update, checked.size))
             else:
                 failed.add(job.who.client)
         yield from admitted(bound.rest())
@@ -124,7 +124,7 @@ class BufferedFlowerClients(FlowerClients):
         issued = self._hand_out(jobs, LastSlice(self._setup, before))
         self._open |= {name: _Open(one, end) for name, one in issued.items()}
 
-    def _next(self, before: ServerState) -> tuple[IssuedJob, Update | None]:
+    def _next(self, before: ServerState) -> tuple[IssuedJob, CheckedUpdate | None]:
         """Wait for a reply; return its job and its update: None if it failed, is refused or did not come in time."""
         while True:
             while self._answers:
@@ -145,7 +145,7 @@ class BufferedFlowerClients(FlowerClients):
             if not self._answers and self._turn >= len(names):
                 time.sleep(self._rules.poll)
 
-    def _update(self, before: ServerState, issued: IssuedJob, answer: Answer) -> Update | None:
+    def _update(self, before: ServerState, issued: IssuedJob, answer: Answer) -> CheckedUpdate | None:
         client, number = issued.job.who.client, before.round + 1
         if answer.packet is None:
             self._lost(client, number, "client failed", f"it failed: {reason_of(answer.error)}")
@@ -154,18 +154,15 @@ class BufferedFlowerClients(FlowerClients):
             return None  # its model is not kept
         sent = before.version(issued.job.round).download(self._setup, issued.job.plan)
         try:
-            update, reply = checked_update(self._setup, issued, sent, answer.packet)
+            checked = checked_update(self._setup, issued, sent, answer.packet)
         except DeviceError as problem:
             self._lost(client, number, "update refused", f"its update is refused: {problem}")
             return None
         if self._setup.clients_keep:
-            self._note_kept(client, issued.job.round, reply.kept)
+            self._note_kept(client, issued.job.round, checked.reply.kept)
         if self._tick is not None:
             self._tick()
-        return update
-
-    def _size(self, before: ServerState, update: Update, number: int) -> float:
-        return change_size(self._setup, update, before.version(number).download(self._setup, update.plan))
+        return checked
 
     def _report_lost(self, before: ServerState) -> None:
         """Report the clients that trained when the server was ended."""

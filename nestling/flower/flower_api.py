@@ -6,7 +6,7 @@ The rest of the package talks to nodes through a `Link`, and to Flower through t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import (
     Array,
@@ -57,11 +57,24 @@ _NPY = "numpy.ndarray"  # what Flower calls arrays in NPY format
 Answering = Callable[[Kind, Packet, Context], Packet]
 
 
+class FlowerArrays(NamedTuple):
+    """Tensors as Flower's arrays, and the index of those that are joined; empty if none is."""
+
+    record: ArrayRecord
+    joined_index: bytes
+
+
 class GridLink:
-    """The nodes of a Flower federation: a `Link` over Flower's Grid."""
+    """The nodes of a Flower federation: a `Link` over Flower's Grid.
+
+    Flower hashes the bytes of an array once for every object that holds it, so requests with the same tensors that
+    follow each other share Flower's arrays.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._tensors: dict[str, EncodedTensor] = {}  # of the last request, until replies are fetched
+        self._arrays: FlowerArrays | None = None
 
     def nodes(self) -> Sequence[int]:
         """Return the ids of the nodes that are online."""
@@ -69,8 +82,11 @@ class GridLink:
 
     def push(self, request: Request) -> str | None:
         """Send a request; return its id, or None if it could not be sent."""
+        tensors = dict(request.packet.tensors)
+        if self._arrays is None or tensors != self._tensors:  # quick where these are the same objects
+            self._tensors, self._arrays = tensors, flower_arrays(tensors)
         message = Message(
-            content=content_of(request.packet),
+            content=content_of(request.packet, self._arrays),
             dst_node_id=request.node,
             message_type=_TYPES[request.kind],
             ttl=request.seconds,
@@ -83,6 +99,7 @@ class GridLink:
         """Return the answers to some requests that have arrived."""
         if not requests:
             return []
+        self._tensors, self._arrays = {}, None
         messages = self._called(self._grid.pull_messages, list(requests))
         return [_answer(message) for message in messages]
 
@@ -139,13 +156,20 @@ def array_record(tensors: Mapping[str, EncodedTensor]) -> ArrayRecord:
     )
 
 
-def content_of(packet: Packet) -> RecordDict:
-    """Return a packet as the content of a message."""
-    arrays, joined, index = join(packet.tensors)
-    config: dict[str, Any] = {_HEADER: packet.header, **({_BLOB: packet.blob} if packet.blob else {})}
+def flower_arrays(tensors: Mapping[str, EncodedTensor]) -> FlowerArrays:
+    """Return encoded tensors as they are sent: small ones as one array."""
+    arrays, joined, index = join(tensors)
     if joined is not None:
-        arrays[_JOINED], config[_INDEX] = joined, index
-    return RecordDict({_TENSORS: array_record(arrays), _HEADER: ConfigRecord(config)})
+        arrays[_JOINED] = joined
+    return FlowerArrays(array_record(arrays), index)
+
+
+def content_of(packet: Packet, arrays: FlowerArrays | None = None) -> RecordDict:
+    """Return a packet as the content of a message; `arrays` are its tensors, where they were sent before."""
+    record, index = arrays or flower_arrays(packet.tensors)
+    config: dict[str, Any] = {_HEADER: packet.header}
+    config |= {name: data for name, data in ((_BLOB, packet.blob), (_INDEX, index)) if data}
+    return RecordDict({_TENSORS: record, _HEADER: ConfigRecord(config)})
 
 
 def packet_in(content: RecordDict) -> Packet:

@@ -22,7 +22,7 @@ from nestling.flower.node_messages import Training, raw, write
 from nestling.flower.node_statistics import norm_statistics
 from nestling.flower.node_tests import own_data_counts, own_model_answers
 from nestling.flower.nodes import Nodes, RoundRules, reason_of
-from nestling.flower.update_checks import IssuedJob, NormBound, change_size, checked_update
+from nestling.flower.update_checks import IssuedJob, NormBound, checked_update
 from nestling.methods.context import Setup
 from nestling.methods.messages import (
     Job,
@@ -217,7 +217,7 @@ class FlowerClients:
         for job, packet in replies:
             client, sent = job.job.who.client, slices.get(job.job.plan)
             try:
-                update, reply = checked_update(self._setup, job, sent, packet)
+                update, reply, size = checked_update(self._setup, job, sent, packet)
             except DeviceError as problem:
                 self._lost(client, job.job.round, "update refused", f"its update is refused: {problem}")
                 continue
@@ -225,7 +225,7 @@ class FlowerClients:
                 self._note_kept(client, job.job.round, reply.kept)
             if self._tick is not None:
                 self._tick()
-            yield from bound.admit(update, change_size(self._setup, update, sent))
+            yield from bound.admit(update, size)
             passed += 1
             if passed == wanted:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import torch
@@ -22,11 +23,13 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _SIZES = {name: getattr(torch, name).itemsize for name in _FLOATS + _INTEGERS}
 
+_Size = Annotated[int, msgspec.Meta(le=2**63 - 1)]
+
 
 class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[_Size, ...], msgspec.Meta(max_length=64)]  # NumPy's limit
 
 
 def join(tensors: Mapping[str, EncodedTensor]) -> tuple[dict[str, EncodedTensor], EncodedTensor | None, bytes]:

@@ -10,13 +10,14 @@ import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nestling.client.transport import decode_update, travelling
 from nestling.cut import Plan
-from nestling.cut.accept import averaged
+from nestling.cut.accept import averaged, finite
 from nestling.cut.extract import State
 from nestling.errors import DeviceError, NestlingError
 from nestling.events import report
@@ -28,6 +29,7 @@ from nestling.methods.messages import Progress, TrainJob, Update
 
 LEAST_NORMS = 5  # updates of a round below which norms are not compared
 _SLACK = 2**16  # bytes that a packet may hold beside its values: names, headers of arrays
+_CHUNK = 2**18  # values that are compared at a time, so that their differences stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,25 @@ class IssuedJob:
     ticket: str
 
 
-def checked_update(setup: Setup, issued: IssuedJob, sent: State, packet: Packet) -> tuple[Update, Trained]:
+class CheckedUpdate(NamedTuple):
+    """An update that fits its job.
+
+    Attributes
+    ----------
+    update, reply
+        The update, and what came with it.
+    size
+        The norm of its change. It is of the same order in slices of all widths: a small slice has fewer values, but
+        each changes more. The change per value is not: with levels a to e, honest devices of level e reach four times
+        the median.
+    """
+
+    update: Update
+    reply: Trained
+    size: float
+
+
+def checked_update(setup: Setup, issued: IssuedJob, sent: State, packet: Packet) -> CheckedUpdate:
     """Return the update in a reply; raise `DeviceError` unless it is a whole answer to this very job.
 
     Parameters
@@ -81,36 +101,28 @@ def checked_update(setup: Setup, issued: IssuedJob, sent: State, packet: Packet)
             raise DeviceError(f"its upload cannot be decoded: {problem}") from None
     shared = {name: tensor for name, tensor in update.state.items() if name not in setup.private}
     update = _with_state(update, shared, update.message)  # what the client keeps to itself is on its device
+    squares = 0.0
     for name in template:
-        if averaged(update.state[name]) and not is_finite(update.state[name]):
-            raise DeviceError(f"the tensor {name!r} holds values that are not finite")
-    return update, reply
+        new, old = update.state[name], sent[name]
+        if averaged(new):
+            change = _squared_change(new, old)
+            if not math.isfinite(change) and not finite(_flat(new)):  # a finite change is of finite values
+                raise DeviceError(f"the tensor {name!r} holds values that are not finite")
+            squares += change if name in setup.parameters else 0.0
+    return CheckedUpdate(update, reply, math.sqrt(squares))
 
 
-def change_size(setup: Setup, update: Update, sent: State) -> float:
-    """Return the norm of the change of an update.
-
-    It is of the same order in slices of all widths: a small slice has fewer values, but each changes more. The change
-    per value is not: with levels a to e, honest devices of level e reach four times the median.
-    """
-    names = [name for name in travelling(setup, sent) if name in setup.parameters and averaged(sent[name])]
-    return math.sqrt(sum(_squares(update.state[name] - sent[name]) for name in names))
+def _squared_change(new: Tensor, old: Tensor) -> float:
+    """Return the sum of the squares of all differences between two tensors."""
+    pairs = zip(_flat(new).split(_CHUNK), _flat(old).split(_CHUNK), strict=True)
+    changes = (one - other for one, other in pairs)
+    return sum(float(torch.dot(change, change)) for change in changes)
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite.
-
-    >>> [is_finite(torch.tensor(values)) for values in ([1e38, -1e38], [1.0, torch.nan, 2.0], [torch.inf], [])]
-    [True, False, False, True]
-    """
-    return math.isfinite(_squares(tensor)) or bool(torch.isfinite(tensor).all())  # finite squares: one fast pass
-
-
-def _squares(tensor: Tensor) -> float:
-    """Return the sum of the squares of all values."""
+def _flat(tensor: Tensor) -> Tensor:
+    """Return all values as a row of real numbers, of single precision or more."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    flat = (tensor.float() if tensor.itemsize < 4 else tensor).reshape(-1)
-    return float(torch.dot(flat, flat))
+    return (tensor.float() if tensor.itemsize < 4 else tensor).reshape(-1)
 
 
 class NormBound:

@@ -31,6 +31,27 @@ assert torch.equal(decode_tensor(packet.tensors["large"], large), large)
 assert torch.equal(decode_tensor(packet.tensors["x"], x), x) and (packet.header, packet.blob) == ("text", b"blob")
 y = array_record({{"y": encode_tensor(torch.ones(3))}})["y"].numpy()
 assert y.shape == (3,) and y.sum() == 3
+from flwr.supercore.task_identity import TaskIdentity
+from nestling.flower.link import Request
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+class Sent:
+    messages = []
+    def push_messages(self, messages):
+        self.messages += messages
+        return ["id"]
+    def pull_messages(self, names):
+        return []
+link = GridLink(Sent())
+one, equal, other = ({{"large": encode_tensor(value), "x": encode_tensor(x)}} for value in (large, large, large + 1))
+for number, tensors in enumerate((one, equal, other, {{}}, one)):
+    link.push(Request(1, "train", 1, 9.0, Packet(str(number), tensors)))
+link.pull(["id"])
+link.push(Request(1, "train", 1, 9.0, Packet("5", one)))
+packets = [packet_in(message.content) for message in Sent.messages]
+assert [packet.header for packet in packets] == list("012345")
+assert [packet.tensors for packet in packets] == [one, one, other, {{}}, one, one]
+records = [message.content["nestling.tensors"] for message in Sent.messages]
+assert records[0] is records[1] and len({{id(record) for record in records}}) == 5  # hashed once for equal tensors
 print("all there")
 """
 

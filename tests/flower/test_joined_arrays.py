@@ -55,6 +55,8 @@ def squeezed(entries):
         (b"no zlib", "cannot be read"),
         (squeezed({"a": 1}), "cannot be read"),
         (squeezed([["a", "float32", [2.5]]]), "cannot be read"),
+        (squeezed([["a", "float32", [1] * 30_000]]), "cannot be read"),
+        (squeezed([["a", "float32", [0, 2**63]]]), "cannot be read"),
         (squeezed([["a", "object", [4]]]), "wrong at 'a'"),
         (squeezed([["a", "float32", [-4]]]), "wrong at 'a'"),
         (squeezed([["a", "uint8", [8]], ["a", "uint8", [8]]]), "wrong at 'a'"),

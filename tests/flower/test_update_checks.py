@@ -37,9 +37,45 @@ def issued():
 
 def test_a_true_reply_is_accepted(issued):
     setup, job, sent, packet = issued
-    update, _ = checked_update(setup, job, sent, packet)
+    update = checked_update(setup, job, sent, packet).update
     assert update.progress == Progress(30, 2.5, 7.0)
     Tally(setup.cut_axes, setup.model.state_dict()).add(update.state, update.plan)
+
+
+def changed(issued, change):
+    """The reply in which a function has changed every tensor of floats."""
+    setup, job, sent, packet = issued
+    state = {name: sent[name] for name in packet.tensors}
+    news = {name: change(old) if old.is_floating_point() else old for name, old in state.items()}
+    return checked_update(setup, job, sent, Packet(packet.header, packed(news))), news
+
+
+@pytest.mark.parametrize("chunk", [7, 2**18])
+def test_the_size_of_an_update_is_the_norm_of_its_change(issued, monkeypatch, chunk):
+    monkeypatch.setattr("nestling.flower.update_checks._CHUNK", chunk)
+    setup, _, sent, _ = issued
+    checked, news = changed(issued, lambda old: old + torch.randn(old.shape))
+    changes = [(news[name].double() - sent[name].double()).flatten() for name in news if name in setup.parameters]
+    assert checked.size == pytest.approx(float(torch.cat(changes).norm()), rel=1e-5)
+    assert changed(issued, torch.clone)[0].size == 0
+
+
+@pytest.mark.parametrize("chunk", [7, 2**18])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_single_value_that_is_not_finite_is_refused(issued, monkeypatch, chunk, value):
+    monkeypatch.setattr("nestling.flower.update_checks._CHUNK", chunk)
+
+    def change(old):
+        new = old.clone()
+        new.view(-1)[-1] = value
+        return new
+
+    with pytest.raises(DeviceError, match="values that are not finite"):
+        changed(issued, change)
+
+
+def test_a_change_too_large_for_its_norm_is_of_finite_values(issued):
+    assert changed(issued, lambda old: old + 3e38 * torch.ones_like(old))[0].size == torch.inf
 
 
 ANYTHING = st.one_of(
@@ -83,7 +119,7 @@ def test_any_reply_is_refused_or_fits(issued, data):
     header = data.draw(st.sampled_from([json.dumps(fields), json.dumps(fields)[:-3], data.draw(st.text(max_size=30))]))
     blob = data.draw(st.sampled_from([b"", b"", b"blob"]))
     try:
-        update, _ = checked_update(setup, job, sent, Packet(header, tensors, blob))
+        update = checked_update(setup, job, sent, Packet(header, tensors, blob)).update
     except DeviceError:
         return
     assert all(torch.isfinite(tensor).all() for tensor in update.state.values())
