@@ -1,7 +1,7 @@
 """Runs whose clients are real devices: the same rounds, run directory and checkpoints as in simulation.
 
 A run may go from simulation to devices and back after any round, unless its clients keep something: that is where they
-are, and does not move.
+are, and does not move; or is differentially private, where ε depends on how clients are drawn.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from nestling.events import report
 from nestling.experiment.callback import Callback
 from nestling.experiment.changes import changed_settings
 from nestling.experiment.directory import CONFIG, DEVICES
+from nestling.experiment.private_devices import check_private, on_devices
 from nestling.experiment.record import format_value
 from nestling.experiment.runner import Result, resume, run
 from nestling.experiment.simulation import Simulation
@@ -116,9 +117,10 @@ class DeviceSimulator(Simulator):
         own_data: bool = True,
         tick: Callable[[], None] | None = None,
     ) -> None:
+        simulation = replace(simulation, setup=on_devices(simulation.setup))
         setup, settings = simulation.setup, simulation.settings
-        # who takes part depends on who is online, not on draws alone
-        setup.method.check(replace(setup, participation=None), simulation.public)
+        setup.method.check(setup, simulation.public)
+        check_private(simulation, rules, folder)
         self._nodes, self._rules, self._fleet = Nodes(link, setup, rules), rules, simulation
         data = ServersData(simulation.data, self._nodes) if own_data else simulation.data
         tester = Worker(setup, data, find_device(settings.device), settings.precision)
@@ -140,7 +142,7 @@ class DeviceSimulator(Simulator):
         online = self._nodes.wait(round)
         drawn = [client for client in self._fleet.fleet.sample(round) if client in online]
         missing = min(self._fleet.fleet.started, len(online)) - len(drawn)
-        if missing:
+        if missing > 0:
             others = [client for client in online if client not in drawn]
             stream = numpy_stream(self._fleet.settings.seed, "replacements", round)
             drawn += stream.choice(others, missing, replace=False).tolist()

@@ -31,6 +31,7 @@ from nestling.experiment.first_step import check_first_step
 from nestling.experiment.identity import Identity, config_text, describe, with_names
 from nestling.experiment.isolation import clean_torch
 from nestling.experiment.presets import find
+from nestling.experiment.private_devices import check_not_begun_on_devices
 from nestling.experiment.record import Record, due, summary, write_models
 from nestling.experiment.run_callbacks import run_callbacks
 from nestling.experiment.simulation import Overrides, Simulation, check_clock, simulate
@@ -380,7 +381,8 @@ def _check_never_saved(folder: Path) -> None:
 
 
 def _check_not_on_devices(folder: Path, simulation: Simulation, state: ServerState) -> None:
-    """Raise if what clients keep is on real devices."""
+    """Raise if what clients keep is on real devices, or the ε of a run is theirs."""
+    check_not_begun_on_devices(folder, simulation.setup.method)
     if state.round and simulation.setup.clients_keep and (folder / DEVICES).exists():
         raise RunError(
             f"the clients of {str(folder)!r} keep something from round to round, which is on the devices that trained: "

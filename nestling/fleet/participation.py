@@ -20,13 +20,16 @@ class Participation:
     poisson
         Whether each is drawn by itself; if not, every round has the same number of clients.
     expected
-        How many clients of each level a round has on average.
+        How many clients of each level a round has on average; of devices, as the settings say, whoever is online.
+    sampled
+        Whether clients are drawn at random; not where it matters who is online, as with real devices.
     """
 
     clients: int
     per_round: int
     poisson: bool
     expected: Mapping[Level, float]
+    sampled: bool = True
 
     @classmethod
     def of(cls, fleet: Fleet) -> Participation:

@@ -57,7 +57,9 @@ class Setup:
     clients, rounds, seed
         The number of clients and of rounds in all, and the seed of the experiment.
     participation
-        How clients come to take part in a round; None where that is not known, as with real devices.
+        How clients come to take part in a round; None where nothing about it is known.
+    secret
+        What the noise of privacy is drawn from beside the seed, which devices know; empty in simulation.
     """
 
     model: nn.Module
@@ -75,6 +77,7 @@ class Setup:
     rounds: int = 1
     seed: int = 0
     participation: Participation | None = None
+    secret: str = field(default="", repr=False)
 
     @cached_property
     def parameters(self) -> frozenset[str]:

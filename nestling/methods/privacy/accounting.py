@@ -9,6 +9,9 @@ another one, whose change may point the other way.
 - As many clients in every round (without replacement): neighbours have a client replaced, because the number of clients
   is fixed. Wang, Balle, Kasiviswanathan, Subsampled Rényi Differential Privacy and Analytical Moments Accountant,
   AISTATS 2019, with the library's bound.
+- Real devices: who is online is not random, so nothing is gained by sampling. Every client may take part in every
+  round, at most once, which costs as much as if all did. Neighbours are with and without the replies of a client, all
+  else being equal: whom the server asks, who else replies in time, and how often a round is tried.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from nestling.errors import MethodError
 from nestling.fleet import Participation
 from nestling.imported import need
 
-Adjacency = Literal["add-or-remove-one", "replace-one", "replace-one within a level"]
+Adjacency = Literal[
+    "add-or-remove-one", "add-or-remove-one, no sampling assumed", "replace-one", "replace-one within a level"
+]
 _LEAST, _MOST = 1e-2, 1e6  # noise multipliers that are tried
 _EXACT = 1e-3  # how near to the smallest noise a search comes, relatively
 _ORDERS = (*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 128)  # higher ones take long and help rarely
@@ -58,6 +63,9 @@ class Accountant:
     def of(cls, participation: Participation, real_counts: bool) -> Accountant:
         """Return the accountant of a fleet; with `real_counts`, each sum is divided by the number of its holders."""
         adjacency: Adjacency = "replace-one"
+        if not participation.sampled:
+            everybody = participation.clients
+            return cls(everybody, everybody, poisson=False, adjacency="add-or-remove-one, no sampling assumed")
         if real_counts:
             adjacency = "replace-one within a level"
         elif participation.poisson or participation.everybody:
@@ -92,7 +100,7 @@ def _spent_by_a_round(accountant: Accountant, noise: float) -> tuple[Any, Any]:
     """Return orders, and the Rényi divergence of a round at each of them: rounds add up."""
     library = need("dp_accounting", "privacy", "the part dp needs", MethodError)
     rdp = need("dp_accounting.rdp", "privacy", "the part dp needs", MethodError)
-    removed = accountant.adjacency == "add-or-remove-one"
+    removed = accountant.adjacency.startswith("add-or-remove-one")
     gaussian = library.GaussianDpEvent(noise if removed else noise / 2)
     relation = library.NeighboringRelation.ADD_OR_REMOVE_ONE if removed else library.NeighboringRelation.REPLACE_ONE
     event = gaussian

@@ -25,8 +25,7 @@ from nestling.data.federated import ClientData
 from nestling.errors import ConfigError, MethodError
 from nestling.methods.context import AfterMerge, Merged, RoundContext, Setup
 from nestling.methods.privacy.central_dp import CentralDP
-from nestling.methods.privacy.noised_sum import NoisedSum
-from nestling.seeds import torch_stream
+from nestling.methods.privacy.noised_sum import NoisedSum, noise_stream
 
 _CLIP = "dp/clip"  # in the server state of the method
 
@@ -102,7 +101,7 @@ class AdaptiveDP(CentralDP):
         """Move the clip by the noised share of clients that were within it."""
         setup, rule = round.setup, merged.rule
         assert isinstance(rule, NoisedSum)  # this part's own
-        stream = torch_stream(setup.seed, "privacy of the clip", round.number)
+        stream = noise_stream(setup, "privacy of the clip", round.number)
         noise = self.noise_on_count(setup) * torch.randn((), generator=stream, dtype=torch.float64)
         share = 0.5 + (rule.within + noise) / self._expected_clients(setup)
         clip = self.clip_in(round) * torch.exp(-self.rate * (share - self.quantile))

@@ -77,8 +77,11 @@ class CentralDP(Part):
         fleet, method = setup.participation, setup.method
         if fleet is None:
             raise ConfigError(
-                "dp needs to know how clients are drawn, but devices come and go: leave out fleet.devices (on real "
-                "devices, dp cannot be used yet)"
+                "dp needs to know how clients are drawn, and simulated devices come and go: leave out fleet.devices"
+            )
+        if self.counts == "real" and not fleet.sampled:
+            raise ConfigError(
+                "dp with counts=real needs as many clients in every round, and devices come and go: use counts=fixed"
             )
         if self.counts == "real" and fleet.poisson:
             raise ConfigError("dp with counts=real has no bound for fleet.sampling=poisson: use counts=fixed")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nestling.cut import Plan
 from nestling.cut.extract import cuts
-from nestling.methods.context import Participant, RoundContext
+from nestling.methods.context import Participant, RoundContext, Setup
 from nestling.methods.messages import Update
 from nestling.methods.parts.holders import accepted, shared_names, shared_values
 from nestling.seeds import torch_stream
@@ -92,7 +92,7 @@ class NoisedSum:
         """Return the model with the noised mean change added; also if nobody took part, which the noise hides."""
         setup, before = self._round.setup, self._round.before
         merged = {name: before[name].clone() for name in setup.axes.dims if name not in setup.axes.tied}
-        stream = torch_stream(setup.seed, "privacy", self._round.number)
+        stream = noise_stream(setup, "privacy", self._round.number)
         for name in self._names:
             total, count = self._sums[name], self._counts[name]
             noise = torch.randn(total.shape, generator=stream, dtype=torch.float64).mul_(self._noise * self._clip)
@@ -115,3 +115,8 @@ class NoisedSum:
     def recorded(self) -> dict[str, Any]:
         """Return what this and all earlier rounds cost."""
         return {"privacy": dict(self._record)}
+
+
+def noise_stream(setup: Setup, name: str, round: int) -> torch.Generator:
+    """Return the stream of a round's noise: that of the seed and, with real devices, of what they do not know."""
+    return torch_stream(setup.seed, name, round, *((setup.secret,) if setup.secret else ()))
