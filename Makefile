@@ -46,9 +46,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 test: $(READY)   ## all tests but the slow ones, on every core
 	$(PYTEST) $(COVER) -m "not slow"
 
-# One worker more than cores: some of these tests wait for other programs most of the time.
 slow: $(READY)   ## the tests marked slow (pytest says 5 where there are none)
-	$(PYTEST) -n $$(( $$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 1 )) -m slow tests || test $$? = 5
+	$(PYTEST) -m slow tests || test $$? = 5
 
 # oneDNN chooses its kernels by the processor: on one with AVX-512, the kernels of most laptops would not be tested.
 TRAINING := tests/client tests/kernels tests/methods tests/nets tests/tasks tests/server/test_round.py
